@@ -1,0 +1,65 @@
+import { fileURLToPath } from 'node:url'
+import type { Plugin, UserConfig } from 'vite'
+import { defineConfig } from 'vitest/config'
+
+const here = (path: string): string => fileURLToPath(new URL(path, import.meta.url))
+
+/**
+ * In library mode Vite turns `new Worker(new URL('./x.js', import.meta.url))` into an absolute /assets/ path, which is broken inside a
+ * package. So the source says `@vite-ignore`, the worker is an entry of its own, and this takes the comment out of the output again, for the
+ * consumer's bundler to see the worker.
+ */
+const keepWorkerUrls = (): Plugin => ({
+  name: 'keep-worker-urls',
+  enforce: 'post',
+  generateBundle(_options, bundle) {
+    for (const chunk of Object.values(bundle)) if (chunk.type === 'chunk') chunk.code = chunk.code.replace(/\/\* @vite-ignore \*\/\s*/g, '')
+  },
+})
+
+/** `vite build`: the package. Dependencies stay imports, except inside the worker, which must stand alone where nobody bundles it. */
+const library: UserConfig = {
+  plugins: [keepWorkerUrls()],
+  build: {
+    target: 'es2022',
+    sourcemap: true,
+    lib: { entry: { index: here('src/index.ts'), 'digest.worker': here('src/digest.worker.ts') }, formats: ['es'] },
+    rolldownOptions: {
+      external: (id, importer) => /^(idb|p-retry|zod|@noble\/hashes)(\/|$)/.test(id) && !importer?.endsWith('.worker.ts'),
+    },
+  },
+}
+
+/** `vite build --mode page`: the demo page, which uses the built package as any app would. */
+const page: UserConfig = {
+  root: here('demo/page'),
+  resolve: { alias: { uponce: here('dist/index.js') } },
+  build: { target: 'es2022', outDir: here('.build/page'), emptyOutDir: true },
+}
+
+export default defineConfig(({ mode }) => ({
+  ...(mode === 'page' ? page : library),
+  test: {
+    projects: [
+      {
+        test: {
+          name: 'unit',
+          environment: './test/helpers/happy-dom-web.ts',
+          setupFiles: ['./test/helpers/setup.ts'],
+          include: ['test/*.test.ts'],
+        },
+      },
+      { test: { name: 'server', environment: 'node', include: ['test/server/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000 } },
+      {
+        test: {
+          name: 'browser',
+          environment: 'node',
+          include: ['test/browser/**/*.test.ts'],
+          testTimeout: 90_000,
+          hookTimeout: 120_000,
+          fileParallelism: false,
+        },
+      },
+    ],
+  },
+}))
