@@ -37,6 +37,9 @@ const page: UserConfig = {
   build: { target: 'es2022', outDir: here('.build/page'), emptyOutDir: true },
 }
 
+/** What tests the package and the layout, not the code in a page. */
+const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts']
+
 export default defineConfig(({ mode }) => ({
   ...(mode === 'page' ? page : library),
   test: {
@@ -47,8 +50,10 @@ export default defineConfig(({ mode }) => ({
           environment: './test/helpers/happy-dom-web.ts',
           setupFiles: ['./test/helpers/setup.ts'],
           include: ['test/*.test.ts'],
+          exclude: repositoryTests,
         },
       },
+      { test: { name: 'repository', environment: 'node', include: repositoryTests, testTimeout: 60_000 } },
       { test: { name: 'server', environment: 'node', include: ['test/server/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000 } },
       {
         test: {
