@@ -63,6 +63,7 @@ export default defineConfig(({ mode }) => ({
           testTimeout: 90_000,
           hookTimeout: 120_000,
           fileParallelism: false,
+          sequence: { groupOrder: 1 },
         },
       },
     ],

@@ -1,0 +1,105 @@
+/**
+ * `npm test`: everything that must hold before a change lands, in order. Prints what failed, and as its very last line
+ * `N passed, N failed`. Every check counts as one test.
+ */
+import { type StdioOptions, spawn } from 'node:child_process'
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { stripVTControlCharacters } from 'node:util'
+import { programs } from './helpers/programs.js'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const report = '.build/vitest.json'
+const isCi = process.env.CI === 'true'
+
+const { FORCE_COLOR: _, ...environment } = process.env
+const plain = process.stdout.isTTY ? process.env : { ...environment, NO_COLOR: '1' }
+const env = { ...plain, PATH: `${root}node_modules/.bin:${process.env.PATH}` }
+
+const count = { passed: 0, failed: 0, skipped: 0 }
+const failures: string[] = []
+const notices: string[] = []
+
+const fail = (what: string, tests = 1): void => {
+  count.failed += tests
+  failures.push(what)
+}
+
+/** Settles with the exit code (1 for a signal) and with what was printed, unless that went straight to the terminal. */
+const run = (command: string, stdio: StdioOptions): Promise<{ code: number; output: string }> =>
+  new Promise((resolve) => {
+    const child = spawn(command, { cwd: root, env, shell: true, stdio })
+    let output = ''
+    child.stdout?.on('data', (data) => (output += data))
+    child.stderr?.on('data', (data) => (output += data))
+    child.on('close', (code) => resolve({ code: code ?? 1, output }))
+  })
+
+const seconds = (since: number): string => `${((performance.now() - since) / 1000).toFixed(1)} s`
+
+const check = async (name: string, command: string): Promise<void> => {
+  const start = performance.now()
+  const { code, output } = await run(command, ['ignore', 'pipe', 'pipe'])
+  console.log(`${code === 0 ? 'ok  ' : 'FAIL'} ${name} (${command}) ${seconds(start)}`)
+  if (code === 0) count.passed++
+  else {
+    fail(name)
+    console.log(process.stdout.isTTY ? output.trimEnd() : stripVTControlCharacters(output).trimEnd())
+  }
+}
+
+interface Report {
+  numPassedTests: number
+  numFailedTests: number
+  numPendingTests: number
+  numTodoTests: number
+  testResults: { name: string; status: string; assertionResults: { status: string; fullName: string }[] }[]
+}
+
+const vitest = async (): Promise<void> => {
+  const start = performance.now()
+  console.log('     tests (vitest run)')
+  rmSync(`${root}${report}`, { force: true })
+  const { code } = await run(`vitest run --reporter=default --reporter=json --outputFile.json=${report}`, ['ignore', 'inherit', 'inherit'])
+  const failedBefore = count.failed
+  if (existsSync(`${root}${report}`)) {
+    const { numPassedTests, numFailedTests, numPendingTests, numTodoTests, testResults }: Report = JSON.parse(
+      readFileSync(`${root}${report}`, 'utf8'),
+    )
+    count.passed += numPassedTests
+    count.skipped += numPendingTests + numTodoTests
+    for (const { name, status, assertionResults } of testResults) {
+      const failed = assertionResults.filter((test) => test.status === 'failed')
+      for (const { fullName } of failed) fail(`${name.slice(root.length)}: ${fullName}`)
+      if (status === 'failed' && failed.length === 0) fail(`${name.slice(root.length)}: the file itself`)
+    }
+    if (numPassedTests + numFailedTests === 0) fail('no test ran')
+  }
+  if (code !== 0 && count.failed === failedBefore) fail(`vitest ended with exit code ${code}, see above`)
+  console.log(`${count.failed === failedBefore ? 'ok  ' : 'FAIL'} tests (vitest run) ${seconds(start)}`)
+}
+
+const start = performance.now()
+mkdirSync(`${root}.build`, { recursive: true })
+
+for (const { name, path, install } of Object.values(programs)) {
+  if (path) continue
+  const notice = `${name} is not installed, so its tests ${isCi ? 'cannot run' : 'are SKIPPED'}: ${install}`
+  console.log(notice)
+  notices.push(notice)
+  if (isCi) fail(`${name} is missing`)
+}
+
+await check('format and lint', 'biome ci .')
+await check('types', 'tsc -p .')
+await check('types of the worker', 'tsc -p src/tsconfig.worker.json')
+await check('build', 'vite build && tsc -p src/tsconfig.build.json')
+if (existsSync(`${root}demo/page/index.html`)) await check('build of the page', 'npm run --silent build:page')
+await check('unused files, exports and dependencies', 'knip --no-config-hints')
+await check('shape of the package', 'publint --strict')
+await check('types of the package', 'attw --pack . --profile esm-only')
+await vitest()
+
+console.log(['', ...failures.map((failure) => `failed: ${failure}`), ...notices, `${seconds(start)} in all`].join('\n'))
+console.log(`${count.passed} passed, ${count.failed} failed${count.skipped > 0 ? `, ${count.skipped} skipped` : ''}`)
+process.exitCode = count.failed > 0 ? 1 : 0
