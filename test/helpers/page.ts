@@ -1,0 +1,97 @@
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { extname } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { build } from 'esbuild'
+import type { Page } from 'playwright-core'
+
+declare global {
+  /** The built package, in the test page. */
+  var uponce: typeof import('uponce')
+}
+
+const dist = fileURLToPath(new URL('../../dist/', import.meta.url))
+const html =
+  '<!doctype html><meta charset="utf-8"><title>uponce test</title><input type="file" multiple><script type="module" src="page.js"></script>'
+
+/** Files of a site, by path without the leading slash; '' is the page itself. */
+export type Site = Map<string, Uint8Array>
+
+/** A blank page with a file input that exposes the built package as `uponce`; what it loads when needed lies beside it. */
+export const buildTestPage = async (): Promise<Site> => {
+  if (!existsSync(`${dist}index.js`)) throw new Error('These tests use the built package: npm run build comes first.')
+  const { outputFiles } = await build({
+    stdin: { contents: `import * as uponce from 'uponce'; globalThis.uponce = uponce`, sourcefile: 'page.js', resolveDir: dist },
+    alias: { uponce: `${dist}index.js` },
+    entryNames: 'page',
+    outdir: dist,
+    bundle: true,
+    splitting: true,
+    format: 'esm',
+    target: 'es2022',
+    write: false,
+  })
+  const own = readdirSync(dist).filter((name) => name.endsWith('.js'))
+  return new Map([
+    ['', new TextEncoder().encode(html)],
+    ...own.map((name): [string, Uint8Array] => [name, readFileSync(dist + name)]),
+    ...outputFiles.map(({ path, contents }): [string, Uint8Array] => [path.slice(dist.length), contents]),
+  ])
+}
+
+const types: Record<string, string> = { '': 'text/html', '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css' }
+const typeOf = (path: string): string => types[extname(path)] ?? 'application/octet-stream'
+
+/**
+ * Opens the test page on the origin of the real server. Only requests below /uponce-test/ are answered here; by CDP and not by `page.route`,
+ * which would pass every request of the page, uploads too, through Playwright.
+ */
+export const openOnServer = async (page: Page, origin: string, site: Site): Promise<void> => {
+  const prefix = `${origin}/uponce-test/`
+  const cdp = await page.context().newCDPSession(page)
+  cdp.on('Fetch.requestPaused', ({ requestId, request }) => {
+    const path = request.url.slice(prefix.length)
+    const body = site.get(path)
+    const answer = {
+      requestId,
+      responseCode: body ? 200 : 404,
+      responseHeaders: [{ name: 'Content-Type', value: typeOf(path) }],
+      body: Buffer.from(body ?? '').toString('base64'),
+    }
+    cdp.send('Fetch.fulfillRequest', answer).catch(() => {}) // the page is gone
+  })
+  await cdp.send('Fetch.enable', { patterns: [{ urlPattern: `${prefix}*` }] })
+  await page.goto(prefix)
+  await page.waitForFunction(() => 'uponce' in globalThis)
+}
+
+export interface SiteServer {
+  url: string
+  /** Paths asked for, in order. */
+  requests: string[]
+  stop(): Promise<void>
+}
+
+/** Serves a site on an origin of its own. */
+export const serveSite = async (site: Site, headers: Record<string, string> = {}): Promise<SiteServer> => {
+  const requests: string[] = []
+  const server = createServer((request, response) => {
+    const path = new URL(request.url ?? '/', 'http://localhost').pathname.slice(1)
+    requests.push(path)
+    const body = site.get(path)
+    response.writeHead(body ? 200 : 404, { 'Content-Type': typeOf(path), 'Cache-Control': 'no-store', ...headers }).end(body)
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    url: `http://localhost:${(server.address() as AddressInfo).port}`,
+    requests,
+    async stop() {
+      server.closeAllConnections()
+      server.close()
+      await once(server, 'close')
+    },
+  }
+}

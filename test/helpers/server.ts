@@ -1,0 +1,65 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import { makeTempFolder } from './temp-folder.js'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+export interface Server {
+  /** The same after a restart. */
+  readonly url: string
+  /** Ends the process at once; nothing is cleaned up. */
+  kill(signal?: NodeJS.Signals): Promise<void>
+  /** Starts it again on the same data and the same port. */
+  restart(): Promise<void>
+  /** Ends it politely and removes its data. */
+  stop(): Promise<void>
+}
+
+/** The reference server as `npm start` runs it, in a process of its own, with the fault panel's routes on. */
+export const startServer = async (env: Record<string, string> = {}): Promise<Server> => {
+  const folder = await makeTempFolder('server')
+  const listen = (port: string) => spawnServer({ PORT: port, DATA_DIR: folder.path, DEMO_FAULTS: '1', ...env })
+  let { child, url } = await listen('0')
+  const kill = async (signal: NodeJS.Signals = 'SIGKILL'): Promise<void> => {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const exited = once(child, 'exit')
+    child.kill(signal)
+    await exited
+  }
+  return {
+    url,
+    kill,
+    async restart() {
+      await kill()
+      child = (await listen(new URL(url).port)).child
+    },
+    async stop() {
+      await kill('SIGTERM')
+      await folder.remove()
+    },
+  }
+}
+
+const spawnServer = async (env: Record<string, string>): Promise<{ child: ChildProcess; url: string }> => {
+  const { NODE_ENV: _, DATABASE_URL: __, ...own } = process.env
+  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts'], {
+    cwd: root,
+    env: { ...own, ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const killChild = (): void => void child.kill('SIGKILL')
+  process.once('exit', killChild)
+  child.once('exit', () => process.off('exit', killChild))
+  let output = ''
+  return new Promise((resolve, reject) => {
+    const read = (data: Buffer): void => {
+      output += data
+      const url = /^uponce demo on (http:\S+)$/m.exec(output)?.[1]
+      if (url) resolve({ child, url })
+    }
+    child.stdout.on('data', read)
+    child.stderr.on('data', read)
+    child.once('exit', () => reject(new Error(`The server ended before it listened:\n${output}`)))
+  })
+}

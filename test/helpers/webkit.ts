@@ -1,0 +1,82 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
+import { fileURLToPath } from 'node:url'
+import type { Engine } from './engine.js'
+import { makeTempFolder } from './temp-folder.js'
+
+/** WebKitGTK over WebDriver (https://w3c.github.io/webdriver/), on a virtual screen. */
+export const launchWebKit = async (): Promise<Engine> => {
+  const folder = await makeTempFolder('webkit')
+  const data = folder.path
+  const port = await freePort()
+  const driver = spawn('xvfb-run', ['--auto-servernum', 'WebKitWebDriver', '--host=127.0.0.1', `--port=${port}`], {
+    stdio: 'ignore',
+    detached: true,
+    env: { ...process.env, HOME: data, TMPDIR: data, XDG_DATA_HOME: data, XDG_CACHE_HOME: data, WEBKIT_DATA: data },
+  })
+  const exited = once(driver, 'exit')
+  const call = createCall(`http://127.0.0.1:${port}`)
+  await untilReady(call)
+
+  const binary = fileURLToPath(new URL('webkit-host.py', import.meta.url))
+  const capabilities = { alwaysMatch: { browserName: 'webkit-host', 'webkitgtk:browserOptions': { binary, args: [] } } }
+  const { sessionId } = await call<{ sessionId: string }>('POST', '/session', { capabilities })
+  const session = `/session/${sessionId}`
+  await call('POST', `${session}/timeouts`, { script: 60_000, pageLoad: 30_000 })
+  return {
+    async goto(url) {
+      await call('POST', `${session}/url`, { url })
+    },
+    async evaluate<T>(expression: string) {
+      const script = `
+        const done = arguments[arguments.length - 1]
+        Promise.resolve().then(() => (${expression})).then((value) => done({ value }), (error) => done({ error: error.name + ': ' + error.message }))
+      `
+      const { value, error } = await call<{ value: T; error?: string }>('POST', `${session}/execute/async`, { script, args: [] })
+      if (error) throw new Error(error)
+      return value
+    },
+    async close() {
+      await call('DELETE', session).catch(() => {})
+      process.kill(-driver.pid!, 'SIGTERM')
+      await exited
+      await folder.remove()
+    },
+  }
+}
+
+const freePort = async (): Promise<number> => {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const address = server.address()
+  server.close()
+  await once(server, 'close')
+  if (address === null || typeof address === 'string') throw new Error('No free port.')
+  return address.port
+}
+
+type Call = <T>(method: string, path: string, body?: unknown) => Promise<T>
+
+const createCall =
+  (base: string): Call =>
+  async (method, path, body) => {
+    const init = body === undefined ? { method } : { method, body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } }
+    const response = await fetch(base + path, init)
+    const { value } = await response.json()
+    if (!response.ok) throw new Error(`WebDriver ${method} ${path}: ${value.error}: ${value.message}`)
+    return value
+  }
+
+const untilReady = async (call: Call): Promise<void> => {
+  const end = Date.now() + 10_000
+  for (;;) {
+    try {
+      await call('GET', '/status')
+      return
+    } catch (error) {
+      if (Date.now() > end) throw new Error('WebKitWebDriver did not start.', { cause: error })
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
+  }
+}
