@@ -45,25 +45,33 @@ const types: Record<string, string> = { '': 'text/html', '.html': 'text/html', '
 const typeOf = (path: string): string => types[extname(path)] ?? 'application/octet-stream'
 
 /**
- * Opens the test page on the origin of the real server. Only requests below /uponce-test/ are answered here; by CDP and not by `page.route`,
- * which would pass every request of the page, uploads too, through Playwright.
+ * Shows a site below /uponce-test/ on the origin of the real server, and tells which of its paths were asked for. Only these requests are
+ * answered here; by CDP and not by `page.route`, which would pass every request of the page, uploads too, through Playwright.
  */
-export const openOnServer = async (page: Page, origin: string, site: Site): Promise<void> => {
+export const openSite = async (page: Page, origin: string, site: Site, headers: Record<string, string> = {}): Promise<string[]> => {
   const prefix = `${origin}/uponce-test/`
+  const requests: string[] = []
   const cdp = await page.context().newCDPSession(page)
   cdp.on('Fetch.requestPaused', ({ requestId, request }) => {
     const path = request.url.slice(prefix.length)
+    requests.push(path)
     const body = site.get(path)
     const answer = {
       requestId,
       responseCode: body ? 200 : 404,
-      responseHeaders: [{ name: 'Content-Type', value: typeOf(path) }],
+      responseHeaders: Object.entries({ 'Content-Type': typeOf(path), ...headers }).map(([name, value]) => ({ name, value })),
       body: Buffer.from(body ?? '').toString('base64'),
     }
     cdp.send('Fetch.fulfillRequest', answer).catch(() => {}) // the page is gone
   })
   await cdp.send('Fetch.enable', { patterns: [{ urlPattern: `${prefix}*` }] })
   await page.goto(prefix)
+  return requests
+}
+
+/** Opens the test page on the origin of the real server. */
+export const openTestPage = async (page: Page, origin: string, site: Site): Promise<void> => {
+  await openSite(page, origin, site)
   await page.waitForFunction(() => 'uponce' in globalThis)
 }
 
