@@ -1,0 +1,43 @@
+import { EnvironmentError, readEnvironment } from './environment.js'
+import { FolderInUse } from './lock.js'
+import { type ServerConfig, startServer } from './server.js'
+
+/** One line for whoever started the server. */
+function explain(error: unknown, { port, host, dataDir, databaseUrl }: ServerConfig): string {
+  const { code, message } = error as NodeJS.ErrnoException
+  if (error instanceof FolderInUse) return `DATA_DIR ${message}; stop it, or give this one another folder`
+  if (code === 'EADDRINUSE') return `PORT ${port} on ${host} is in use by another program`
+  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') return `HOST ${host} is not an address of this machine (${message})`
+  if (databaseUrl !== undefined && (error as { syscall?: string }).syscall !== 'listen') {
+    return `the database of DATABASE_URL cannot be used: ${message || code}`
+  }
+  return `cannot start with DATA_DIR ${dataDir}: ${message}`
+}
+
+const say = (line: string): void => console.error(`uponce demo: ${line.replace(/\s*\n\s*/g, ' ')}`)
+
+async function main(): Promise<void> {
+  let config: ServerConfig
+  try {
+    config = readEnvironment(process.env)
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    say(error.message)
+    process.exit(1)
+  }
+  try {
+    const server = await startServer(config)
+    const stop = async (): Promise<void> => {
+      await server.close()
+      process.exit(0)
+    }
+    process.on('SIGTERM', stop)
+    process.on('SIGINT', stop)
+    console.log(`uponce demo on ${server.url}`)
+  } catch (error) {
+    say(explain(error, config))
+    process.exit(1)
+  }
+}
+
+await main()

@@ -1,0 +1,69 @@
+/** One object being written. Nothing is visible under its key before `finish` resolves. */
+export interface ObjectWriter {
+  write(chunk: Uint8Array): Promise<void>
+  /** Publishes the object; when it resolves, the bytes are durable. */
+  finish(): Promise<void>
+  /** Leaves nothing behind. Harmless after `finish` has rejected. */
+  abort(): Promise<void>
+}
+
+/** Where bytes live. A key is 1 to 200 characters of A-Z a-z 0-9 - and is written once. */
+export interface ObjectStore {
+  create(key: string): Promise<ObjectWriter>
+  /** The bytes, or null when there is no such object. */
+  open(key: string): Promise<ReadableStream<Uint8Array> | null>
+  /** Also removes what an interrupted writer left. Harmless when there is nothing. */
+  delete(key: string): Promise<void>
+  stat(key: string): Promise<{ bytes: number } | null>
+  /** Keys of finished objects that start with `prefix`, in no order. */
+  list(prefix: string): Promise<string[]>
+}
+
+/** Throws `TypeError` for a key that could be a path. */
+export function checkObjectKey(key: string): string {
+  if (!/^[A-Za-z0-9-]{1,200}$/.test(key))
+    throw new TypeError(`object key ${JSON.stringify(key)}: expected 1 to 200 letters, digits and hyphens`)
+  return key
+}
+
+/** Objects in memory: for tests and for trying things out. */
+export function createMemoryObjects(): ObjectStore {
+  const objects = new Map<string, Uint8Array<ArrayBuffer>>()
+  return {
+    async create(key) {
+      checkObjectKey(key)
+      let chunks: Uint8Array[] = []
+      return {
+        async write(chunk) {
+          chunks.push(chunk.slice())
+        },
+        async finish() {
+          const bytes = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.byteLength, 0))
+          let at = 0
+          for (const chunk of chunks) {
+            bytes.set(chunk, at)
+            at += chunk.byteLength
+          }
+          objects.set(key, bytes)
+        },
+        async abort() {
+          chunks = []
+        },
+      }
+    },
+    async open(key) {
+      const bytes = objects.get(checkObjectKey(key))
+      return bytes ? new Blob([bytes]).stream() : null
+    },
+    async delete(key) {
+      objects.delete(checkObjectKey(key))
+    },
+    async stat(key) {
+      const bytes = objects.get(checkObjectKey(key))
+      return bytes ? { bytes: bytes.byteLength } : null
+    },
+    async list(prefix) {
+      return [...objects.keys()].filter((key) => key.startsWith(prefix))
+    },
+  }
+}

@@ -1,0 +1,230 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import fastify, { type FastifyInstance } from 'fastify'
+import { Refusal } from './answer.js'
+import { callerOf } from './caller.js'
+import { type Connections, followConnections } from './connections.js'
+import { applySchema, type OpenDatabase, openPglite, openPostgres } from './database.js'
+import { createFaults, type Faults } from './faults.js'
+import { createUploadHandler, type UploadHandlerOptions, type UploadLimits, uploadLimits } from './handler.js'
+import { createIdempotency } from './idempotency.js'
+import type { KeyStore } from './keys.js'
+import { createSqlKeys } from './keys-sql.js'
+import { type FolderLock, lockFolder } from './lock.js'
+import { addMediaRoutes, sendRefusal } from './media.js'
+import { expectsContinue, sendResponse, toRequest } from './node-http.js'
+import type { ObjectStore } from './objects.js'
+import { createFolderObjects } from './objects-folder.js'
+import { addPageRoutes } from './static.js'
+
+export interface ServerConfig extends Pick<UploadHandlerOptions, 'onStored' | 'onEvent' | 'onError'> {
+  /** 0: any free port. */
+  port: number
+  host: string
+  /** Folder of the objects, and of the database when no other is named. */
+  dataDir: string
+  /** A PostgreSQL server. Absent: an embedded one in `dataDir`, which is then this process's alone. */
+  databaseUrl?: string
+  allowedOrigins?: readonly string[]
+  limits?: Partial<UploadLimits>
+  /** Whether faults can be ordered at `/demo/faults`. */
+  faults?: boolean
+  /** Where the built page is. Default `.build/page` in the repository. */
+  pageDir?: string
+  /** Instead of a database. */
+  keys?: KeyStore
+  /** Instead of a folder. */
+  objects?: ObjectStore
+  /** Time between two sweeps, in ms. Default 60 s. */
+  sweepEveryMs?: number
+  /** How long `close` waits for requests in flight, in ms. Default 10 s. */
+  drainMs?: number
+}
+
+export interface RunningServer {
+  /** `http://HOST:PORT`, with the real port. */
+  url: string
+  /** No new requests; those in flight end; stores close. */
+  close(): Promise<void>
+}
+
+interface Stores {
+  keys: KeyStore
+  objects: ObjectStore
+  /** Whether no other process can be using the stores. */
+  isAlone: boolean
+  close(): Promise<void>
+}
+
+const MINUTE = 60_000
+const defaultPageDir = fileURLToPath(new URL('../../.build/page', import.meta.url))
+
+async function openDatabase(
+  config: ServerConfig,
+  onError: (error: unknown) => void,
+): Promise<{ database: OpenDatabase; lock: FolderLock | null }> {
+  if (config.databaseUrl !== undefined) return { database: openPostgres({ url: config.databaseUrl, onError }), lock: null }
+  const lock = await lockFolder(config.dataDir)
+  try {
+    return { database: await openPglite(join(config.dataDir, 'db')), lock }
+  } catch (error) {
+    lock.release()
+    throw error
+  }
+}
+
+async function openStores(config: ServerConfig, onError: (error: unknown) => void): Promise<Stores> {
+  const openObjects = async (): Promise<ObjectStore> => config.objects ?? (await createFolderObjects(join(config.dataDir, 'objects')))
+  if (config.keys) return { keys: config.keys, objects: await openObjects(), isAlone: false, close: async () => {} }
+  const { database, lock } = await openDatabase(config, onError)
+  const close = async (): Promise<void> => {
+    await database.close()
+    lock?.release()
+  }
+  try {
+    await applySchema(database)
+    return { keys: createSqlKeys(database), objects: await openObjects(), isAlone: lock !== null, close }
+  } catch (error) {
+    await close().catch(onError)
+    throw error
+  }
+}
+
+/** Sweeps at once, and again after each `everyMs`. Returns a function that ends it. */
+function sweepRegularly(
+  { keys, objects, isAlone }: Stores,
+  limits: UploadLimits,
+  everyMs: number,
+  onError: (error: unknown) => void,
+): () => Promise<void> {
+  const { leaseMs, maxUploadMs, retentionMs } = limits
+  const idempotency = createIdempotency({ keys, leaseMs, retentionMs, onError })
+  const graceMs = maxUploadMs + leaseMs + MINUTE
+  const sweep = async (grace: number): Promise<void> => {
+    try {
+      await idempotency.sweep({ objects, graceMs: grace, finalGraceMs: MINUTE })
+    } catch {
+      // Reported through onError. The next one makes up for it.
+    }
+  }
+  // Where no other process can be at work, every pending object is one that a dead process left.
+  let running = sweep(isAlone ? 0 : graceMs)
+  const timer = setInterval(() => {
+    running = running.then(() => sweep(graceMs))
+  }, everyMs)
+  timer.unref()
+  return async () => {
+    clearInterval(timer)
+    await running
+  }
+}
+
+function createApp(config: ServerConfig, stores: Stores, connections: Connections, server: Server, onError: (error: unknown) => void) {
+  const { allowedOrigins = [], onStored, onEvent } = config
+  const limits = uploadLimits(config.limits)
+  const handler = createUploadHandler({
+    ...stores,
+    authenticate: (request) => callerOf(request.headers),
+    allowedOrigins,
+    limits,
+    onError,
+    ...(onStored ? { onStored } : {}),
+    ...(onEvent ? { onEvent } : {}),
+  })
+  const faults: Faults | null = config.faults ? createFaults({ ...stores, connections, allowedOrigins, limits }) : null
+  const inFlight = new Set<Promise<void>>()
+
+  async function exchange(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    try {
+      const request = toRequest(incoming, outgoing)
+      const response = await (faults ? faults.pass(incoming, request, handler) : handler(request))
+      if (response) await sendResponse(response, incoming, outgoing)
+    } catch (error) {
+      if (!outgoing.destroyed) onError(error)
+      incoming.socket.destroy()
+    }
+  }
+
+  const app: FastifyInstance = fastify({
+    // Fastify configures the server it is given only in part: see listen().
+    serverFactory: (handle) => server.on('request', handle),
+    forceCloseConnections: false,
+    return503OnClosing: false,
+  })
+  app.addHook('onRequest', async (request, reply) => {
+    const { pathname } = new URL(request.url, 'http://localhost')
+    if (faults?.isAway() && !pathname.startsWith('/demo/')) {
+      reply.hijack()
+      request.raw.socket.destroy()
+      return
+    }
+    if (pathname === '/uploads' || pathname.startsWith('/uploads/')) {
+      // Before Fastify looks at the body: it is the handler's.
+      reply.hijack()
+      const work = exchange(request.raw, reply.raw).finally(() => inFlight.delete(work))
+      inFlight.add(work)
+      return
+    }
+    reply.header('X-Content-Type-Options', 'nosniff')
+  })
+  app.setErrorHandler((error, _request, reply) => {
+    if (error instanceof Refusal) return sendRefusal(reply, error)
+    const { statusCode } = error as { statusCode?: number }
+    if (statusCode !== undefined && statusCode < 500) return reply.send(error)
+    onError(error)
+    return sendRefusal(reply, new Refusal('internal_error'))
+  })
+  app.setNotFoundHandler((_request, reply) => sendRefusal(reply, new Refusal('not_found')))
+  addMediaRoutes(app, stores)
+  faults?.addRoutes(app)
+  addPageRoutes(app, config.pageDir ?? defaultPageDir)
+  return { app, inFlight, limits }
+}
+
+function createHttpServer(): Server {
+  // requestTimeout 0: Node would cut every upload that takes longer than 300 s. The handler has limits of its own for a body.
+  const server = createServer({ requestTimeout: 0, headersTimeout: 15_000, keepAliveTimeout: 72_000, connectionsCheckingInterval: 5_000 })
+  server.on('checkContinue', (incoming, outgoing) => {
+    expectsContinue(incoming)
+    server.emit('request', incoming, outgoing)
+  })
+  return server
+}
+
+const urlOfServer = (host: string, server: Server): string => {
+  const { port } = server.address() as AddressInfo
+  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`
+}
+
+const reportError = (error: unknown): void => console.error(error)
+
+/** Opens the stores and listens. Rejects when the port is taken, the folder in use, or the database not to be had; then nothing stays open. */
+export async function startServer(config: ServerConfig): Promise<RunningServer> {
+  const onError = config.onError ?? reportError
+  const stores = await openStores(config, onError)
+  try {
+    const server = createHttpServer()
+    const connections = followConnections(server)
+    const { app, inFlight, limits } = createApp(config, stores, connections, server, onError)
+    await app.listen({ port: config.port, host: config.host })
+    const endSweeps = sweepRegularly(stores, limits, config.sweepEveryMs ?? MINUTE, onError)
+
+    const close = async (): Promise<void> => {
+      const cut = setTimeout(() => connections.destroy(), config.drainMs ?? 10_000)
+      const closed = app.close()
+      connections.drain()
+      await closed
+      clearTimeout(cut)
+      await Promise.allSettled(inFlight)
+      await endSweeps()
+      await stores.close()
+    }
+    let closing: Promise<void> | undefined
+    return { url: urlOfServer(config.host, server), close: () => (closing ??= close()) }
+  } catch (error) {
+    await stores.close().catch(onError)
+    throw error
+  }
+}
