@@ -17,18 +17,16 @@ const keepWorkerUrls = (): Plugin => ({
   },
 })
 
-/** `vite build`: the package. Dependencies stay imports, except inside the worker, which must stand alone where nobody bundles it. */
-const library: UserConfig = {
+const libraryOf = (entry: Record<string, string>, external: RegExp[]): UserConfig => ({
   plugins: [keepWorkerUrls()],
-  build: {
-    target: 'es2022',
-    sourcemap: true,
-    lib: { entry: { index: here('src/index.ts'), 'digest.worker': here('src/digest.worker.ts') }, formats: ['es'] },
-    rolldownOptions: {
-      external: (id, importer) => /^(idb|p-retry|zod|@noble\/hashes)(\/|$)/.test(id) && !importer?.endsWith('.worker.ts'),
-    },
-  },
-}
+  build: { target: 'es2022', sourcemap: true, emptyOutDir: false, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
+})
+
+/** `vite build`: the package. Dependencies stay imports. */
+const library = libraryOf({ index: here('src/index.ts') }, [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/])
+
+/** `vite build --mode worker`: a file with everything in it, since nobody may bundle it. */
+const worker = libraryOf({ 'digest.worker': here('src/digest.worker.ts') }, [])
 
 /** `vite build --mode page`: the demo page, which uses the built package as any app would. */
 const page: UserConfig = {
@@ -41,7 +39,7 @@ const page: UserConfig = {
 const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts']
 
 export default defineConfig(({ mode }) => ({
-  ...(mode === 'page' ? page : library),
+  ...({ page, worker }[mode] ?? library),
   test: {
     projects: [
       {

@@ -12,7 +12,7 @@ const groups = [
   ['record.ts', 'chunks.ts'],
   ['digest.ts', 'network.ts', 'proof.ts', 'schedule.ts', 'snapshot.ts', 'store.ts', 'tabs.ts', 'transport.ts', 'verdict.ts', 'wire.ts'],
   ['digest.worker.ts', 'events.ts', 'intake.ts', 'upload.ts'],
-  ['options.ts', 'runner.ts'],
+  ['ledger.ts', 'options.ts', 'runner.ts'],
   ['queue.ts'],
   ['index.ts'],
   ['service-worker.ts', 'adapters/'],

@@ -1,0 +1,59 @@
+import type { UploadError } from './errors.js'
+import type { Upload } from './snapshot.js'
+
+/** What each event carries. All are fired in every tab of the queue. */
+export interface UploadQueueEvents<Result> {
+  /** Saved; it survives from now on. */
+  added: { upload: Upload<Result> }
+  /** A request goes out. */
+  started: { upload: Upload<Result> }
+  /** At most every 100 ms per upload. */
+  progress: { upload: Upload<Result>; loaded: number; total: number }
+  /** Another attempt in `delay` ms; `reason` is an error code. `counted`: it uses up one of `retry.limit`. */
+  retrying: { upload: Upload<Result>; delay: number; reason: string; counted: boolean }
+  succeeded: { upload: Upload<Result>; result: Result; replayed: boolean }
+  failed: { upload: Upload<Result>; error: UploadError }
+  /** Waits for something only the app can change: a sign-in. */
+  blocked: { upload: Upload<Result>; error: UploadError }
+  paused: { upload: Upload<Result> }
+  resumed: { upload: Upload<Result> }
+  /** Removed by `cancel` or `clear`: it is gone, and this is how it last was. */
+  cancelled: { upload: Upload<Result> }
+  /** Nothing is left that runs by itself. */
+  idle: Record<never, never>
+  /** The server's origin cannot be reached, whatever the browser says of its network. */
+  offline: Record<never, never>
+  online: Record<never, never>
+  /** Something is odd but nothing is lost. */
+  warning: { message: string; upload?: Upload<Result>; error?: UploadError }
+}
+
+export type UploadQueueEventName = keyof UploadQueueEvents<unknown>
+
+export interface Emitter<Result> {
+  on<Name extends UploadQueueEventName>(name: Name, listener: (payload: UploadQueueEvents<Result>[Name]) => void): () => void
+  emit<Name extends UploadQueueEventName>(name: Name, payload: UploadQueueEvents<Result>[Name]): void
+}
+
+/** A listener that throws stops neither the queue nor other listeners; the page hears of its error as of any uncaught one. */
+export function createEmitter<Result>(): Emitter<Result> {
+  const listeners = new Map<string, Set<(payload: never) => void>>()
+  return {
+    on(name, listener) {
+      const set = listeners.get(name) ?? new Set()
+      listeners.set(name, set.add(listener))
+      return () => set.delete(listener)
+    },
+    emit(name, payload) {
+      for (const listener of [...(listeners.get(name) ?? [])]) {
+        try {
+          listener(payload as never)
+        } catch (error) {
+          queueMicrotask(() => {
+            throw error
+          })
+        }
+      }
+    },
+  }
+}

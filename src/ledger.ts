@@ -1,0 +1,250 @@
+import { abortError, UploadError, type UploadErrorFacts } from './errors.js'
+import { createEmitter, type Emitter } from './events.js'
+import { type Action, type PendingUpload, transition } from './record.js'
+import { createSnapshot, type Snapshot, type Upload } from './snapshot.js'
+import type { Store } from './store.js'
+
+/** What happened, in the words in which tabs of a queue tell each other. */
+export type Message =
+  | { type: 'changed'; record: PendingUpload; event?: Happening }
+  | { type: 'removed'; ids: string[] }
+  | { type: 'progress'; id: string; loaded: number; total: number }
+  | { type: 'network'; reachable: boolean }
+  | { type: 'paused'; paused: boolean }
+  | { type: 'warning'; message: string; id?: string; error?: UploadErrorFacts }
+  | { type: 'hint' }
+
+type Happening =
+  | { name: 'added' | 'started' | 'paused' | 'resumed' }
+  | { name: 'retrying'; delay: number; reason: string; counted: boolean }
+  | { name: 'succeeded'; replayed: boolean }
+  | { name: 'failed' | 'blocked'; error: UploadErrorFacts }
+
+export interface LedgerOptions {
+  /** Where records are kept. */
+  store(): Store
+  now(): number
+  /** Tells the other tabs. */
+  announce(message: Message): void
+  /** Called after something happened here or elsewhere. */
+  onMessage(message: Message): void
+}
+
+/** What is known of the uploads, and the one way in which that changes: stored first, then told to this tab and the others in the same words. */
+export interface Ledger<Result> {
+  readonly snapshot: Snapshot<Result>
+  readonly on: Emitter<Result>['on']
+  /** Does an action to a record; resolves with the record as it then stands, `undefined` where it is gone. */
+  act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined>
+  /** Says what happened, here and in the other tabs. */
+  tell(message: Message): void
+  /** Takes in what another tab, or the store, says. */
+  hear(message: Message): void
+  /** Reads the store anew. */
+  read(): Promise<void>
+  /** Whose uploads are seen. */
+  setOwner(owner: string | null): void
+  /** The end of an upload: the next one, should it fail and be tried again. */
+  done(id: string): Promise<Result>
+  /** Fires `idle` when what ran has come to rest. */
+  checkIdle(): void
+}
+
+const errorOf = (facts: UploadErrorFacts | null): UploadError =>
+  new UploadError(facts?.code ?? 'rejected', facts?.message ?? '', facts ?? {})
+
+/** What apps hear of an action, if it changed anything they care about. */
+function happeningOf(action: Action, after: PendingUpload, now: number): Happening | undefined {
+  switch (action.type) {
+    case 'started':
+    case 'paused':
+    case 'resumed':
+      return { name: action.type }
+    case 'retried':
+    case 'revived':
+      return { name: 'resumed' }
+    case 'deferred':
+      if (after.status !== 'pending') return undefined
+      return { name: 'retrying', delay: Math.max(0, (after.notBefore ?? now) - now), reason: action.error.code, counted: action.counted }
+    case 'succeeded':
+      return { name: 'succeeded', replayed: action.replayed }
+    case 'failed':
+    case 'blocked':
+      return { name: action.type, error: action.error }
+    default:
+      return undefined
+  }
+}
+
+interface Deferred<Result> {
+  promise: Promise<Result>
+  resolve(result: Result): void
+  reject(error: unknown): void
+  settled: boolean
+}
+
+function createDeferred<Result>(): Deferred<Result> {
+  const deferred = { settled: false } as Deferred<Result>
+  deferred.promise = new Promise((resolve, reject) => {
+    deferred.resolve = (result) => {
+      deferred.settled = true
+      resolve(result)
+    }
+    deferred.reject = (error) => {
+      deferred.settled = true
+      reject(error)
+    }
+  })
+  // Nobody has to look at it.
+  deferred.promise.catch(() => {})
+  return deferred
+}
+
+/** Whether it gets further without anybody doing anything. */
+export const runsByItself = ({ status }: Pick<PendingUpload, 'status'>): boolean =>
+  status === 'preparing' || status === 'pending' || status === 'uploading'
+
+export function createLedger<Result>({ store, now, announce, onMessage }: LedgerOptions): Ledger<Result> {
+  const { emit, on } = createEmitter<Result>()
+  const snapshot = createSnapshot<Result>()
+  const deferreds = new Map<string, Deferred<Result>>()
+  let owner: string | null = null
+  let reachable = true
+  let busy = false
+
+  async function act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined> {
+    const changed = await store()
+      .change(id, (record) => transition(record, action))
+      .catch((error: UploadError) => {
+        const uncloneable = action.type === 'succeeded' && (error.cause as Error | undefined)?.name === 'DataCloneError'
+        if (!uncloneable) throw error
+        // An app's own result that cannot be stored is stored as far as JSON goes.
+        const result = JSON.parse(JSON.stringify(action.result ?? null)) as unknown
+        return store().change(id, (record) => transition(record, { ...action, result }))
+      })
+    if (!changed) return undefined
+    const { before, after } = changed
+    if (after !== before) {
+      const event = happeningOf(action, after, now())
+      tell({ type: 'changed', record: after, ...(event && { event }) })
+    }
+    if (warning) tell({ type: 'warning', message: warning, id })
+    return after
+  }
+
+  function tell(message: Message): void {
+    hear(message)
+    try {
+      announce(message)
+    } catch {
+      // A queue in memory may hold a result that no other tab can be given.
+    }
+  }
+
+  function hear(message: Message): void {
+    follow(message)
+    onMessage(message)
+    checkIdle()
+  }
+
+  function follow(message: Message): void {
+    switch (message.type) {
+      case 'changed': {
+        const upload = snapshot.put(message.record)
+        if (!upload) return
+        settle(upload)
+        if (message.event && upload.owner === owner) announceEvent(message.event, upload)
+        return
+      }
+      case 'removed':
+        for (const id of message.ids) {
+          const upload = snapshot.remove(id)
+          deferreds.get(id)?.reject(abortError())
+          deferreds.delete(id)
+          if (upload?.owner === owner) emit('cancelled', { upload })
+        }
+        return
+      case 'progress': {
+        const { id, loaded, total } = message
+        const upload = snapshot.progress(id, { loaded, total })
+        if (upload?.owner === owner) emit('progress', { upload, loaded, total })
+        return
+      }
+      case 'network':
+        if (reachable !== message.reachable) emit(message.reachable ? 'online' : 'offline', {})
+        reachable = message.reachable
+        return
+      case 'warning': {
+        const upload = message.id === undefined ? undefined : snapshot.get(message.id)
+        emit('warning', { message: message.message, ...(upload && { upload }), ...(message.error && { error: errorOf(message.error) }) })
+        return
+      }
+      default:
+        return
+    }
+  }
+
+  function announceEvent(event: Happening, upload: Upload<Result>): void {
+    switch (event.name) {
+      case 'retrying':
+        emit('retrying', { upload, delay: event.delay, reason: event.reason, counted: event.counted })
+        break
+      case 'succeeded':
+        emit('succeeded', { upload, result: upload.result as Result, replayed: event.replayed })
+        break
+      case 'failed':
+      case 'blocked':
+        emit(event.name, { upload, error: errorOf(event.error) })
+        break
+      default:
+        emit(event.name, { upload })
+    }
+  }
+
+  function settle(upload: Upload<Result>): void {
+    const deferred = deferreds.get(upload.id)
+    if (!deferred) return
+    if (upload.status === 'succeeded') deferred.resolve(upload.result as Result)
+    else if (upload.status === 'failed') deferred.reject(errorOf(upload.error))
+    // Tried again after it failed: a new end is awaited.
+    else if (deferred.settled) deferreds.delete(upload.id)
+  }
+
+  function checkIdle(): void {
+    const was = busy
+    busy = snapshot.list().some(runsByItself)
+    if (was && !busy) emit('idle', {})
+  }
+
+  return {
+    snapshot,
+    on,
+    act,
+    tell,
+    hear,
+    async read() {
+      const { records, damaged } = await store().list()
+      snapshot.reset(records, store().durable)
+      for (const upload of snapshot.all()) settle(upload)
+      if (damaged > 0) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })
+      checkIdle()
+    },
+    setOwner(next) {
+      owner = next
+      snapshot.setOwner(next)
+    },
+    done(id) {
+      let deferred = deferreds.get(id)
+      if (!deferred) {
+        deferred = createDeferred()
+        const upload = snapshot.find(id)
+        if (upload) {
+          deferreds.set(id, deferred)
+          settle(upload)
+        } else deferred.reject(abortError())
+      }
+      return deferred.promise
+    },
+    checkIdle,
+  }
+}

@@ -1,0 +1,194 @@
+import type { EnqueueOptions } from './intake.js'
+import { type ResponseProof, type UploadReceipt, uploadReceipt } from './proof.js'
+import { fetchTransport } from './transport.js'
+import type { SendOptions } from './upload.js'
+import type { RetryPolicy } from './verdict.js'
+
+type Sending<Result> = SendOptions<Result>
+
+export interface UploadQueueOptions<Result = UploadReceipt> {
+  /** Where uploads go; resolved at each attempt. A relative URL is relative to the page or worker. Required. */
+  endpoint: Sending<Result>['endpoint']
+  /** Queues of one name, in any tab or worker of the origin, are one queue; its database is `uponce:<name>`. Default `'uploads'`. */
+  name?: string
+  /** Account whose uploads run and are seen; `null`: signed out, nothing runs. Default `''`, for apps with one user. */
+  owner?: string | null | (() => string | null | Promise<string | null>)
+  /** Default `'POST'`. */
+  method?: Sending<Result>['method']
+  /** Called for every attempt, with `refresh: true` after a 401; what it gives is never stored. */
+  headers?: Sending<Result>['headers']
+  /** Default `'same-origin'`. */
+  credentials?: RequestCredentials
+  /** `'raw'` (default): the file is the body. `{ field }`: multipart/form-data with the file under that field, metadata as fields before it. */
+  body?: Sending<Result>['body']
+  /** `'X-File-Sha256'` (default, hex) or `'Repr-Digest'` (RFC 9530), or both. */
+  digestHeader?: Sending<Result>['digestHeader']
+  /** Header for the file's name, percent-encoded UTF-8. Default `'X-File-Name'`. */
+  nameHeader?: string | false
+  /** Look-up of an upload's outcome; default learned from `Idempotency-Outcome` on an answer; `false`: never asked. */
+  outcome?: string | URL | false
+  /** `'quoted'`: as a structured-field String, as in the IETF draft on the header. Default `'bare'`. */
+  keyFormat?: 'bare' | 'quoted'
+  /** Uploads under way at once, across all tabs of the queue. Default 3. */
+  concurrency?: number
+  retry?: Partial<RetryPolicy> & { shouldRetry?: Sending<Result>['retry']['shouldRetry'] }
+  /** ms after enqueueing in which attempts are made by themselves. Must be below the server's key retention (72 h in the reference server). Default 48 h. */
+  maxAge?: number
+  /** ms for one whole attempt. Default 120,000 and a second for every 16 KiB. */
+  timeout?: number | Sending<Result>['timeout']
+  /** ms without a byte moving that end an attempt, where the transport reports bytes. Default 30,000. */
+  stallTimeout?: number
+  /** Bytes; larger files are refused at enqueue. Default none. */
+  maxFileSize?: number
+  /** What proves success. Default `uploadReceipt`. */
+  response?: ResponseProof<Result>
+  /** Default `fetchTransport()`. */
+  transport?: Sending<Result>['transport']
+  /** Without usable IndexedDB: `'required'` rejects, `'preferred'` (default) runs in memory, with a warning. `'memory'` never uses it. */
+  persist?: 'required' | 'preferred' | 'memory'
+  /** Run on creation, and take up what earlier pages left. Default `true`. */
+  autoStart?: boolean
+}
+
+/** The same, whole. */
+export interface ResolvedOptions<Result> extends Sending<Result> {
+  name: string
+  owner: () => string | null | Promise<string | null>
+  keyFormat: 'bare' | 'quoted'
+  concurrency: number
+  maxAge: number
+  maxFileSize: number | undefined
+  persist: 'required' | 'preferred' | 'memory'
+  autoStart: boolean
+}
+
+const shown = (value: unknown): string => {
+  if (typeof value === 'string') return JSON.stringify(value)
+  if (typeof value === 'function') return 'a function'
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'an array' : 'an object'
+  return String(value)
+}
+
+type Check = (value: unknown) => boolean
+const isFunction: Check = (value) => typeof value === 'function'
+const isNumber = (value: unknown, min: number): value is number => typeof value === 'number' && value >= min
+const isToken: Check = (value) => typeof value === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(value)
+const isUrl: Check = (value) => value instanceof URL || (typeof value === 'string' && value !== '')
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
+const oneOf = (...values: unknown[]): [Check, string] => [(value) => values.includes(value), values.map(shown).join(' or ')]
+const atLeast = (min: number): [Check, string] => [(value) => isNumber(value, min), `a number of at least ${min}`]
+
+const isHeadersInit: Check = (value) => {
+  try {
+    new Headers(value as HeadersInit)
+    return isObject(value)
+  } catch {
+    return false
+  }
+}
+
+const rules: Record<keyof UploadQueueOptions, [Check, string]> = {
+  endpoint: [(value) => isUrl(value) || isFunction(value), 'a URL, or a function that gives one'],
+  name: [(value) => typeof value === 'string' && value !== '', 'a string that is not empty'],
+  owner: [
+    (value) => value === null || typeof value === 'string' || isFunction(value),
+    'a string, null, or a function that gives one of them',
+  ],
+  method: oneOf('POST', 'PUT', 'PATCH'),
+  headers: [(value) => isFunction(value) || isHeadersInit(value), 'headers as fetch takes them, or a function that gives them'],
+  credentials: oneOf('same-origin', 'include', 'omit'),
+  body: [
+    (value) => value === 'raw' || (isObject(value) && typeof value.field === 'string' && value.field !== ''),
+    '"raw" or { field: string }',
+  ],
+  digestHeader: oneOf('X-File-Sha256', 'Repr-Digest', 'both'),
+  nameHeader: [(value) => value === false || isToken(value), 'a header name or false'],
+  outcome: [(value) => value === false || isUrl(value), 'a URL or false'],
+  keyFormat: oneOf('bare', 'quoted'),
+  concurrency: [(value) => Number.isInteger(value) && isNumber(value, 1), 'a whole number of at least 1'],
+  retry: [isObject, 'an object'],
+  maxAge: [(value) => isNumber(value, 1), 'a number of ms above 0'],
+  timeout: [(value) => isFunction(value) || isNumber(value, 1), 'a number of ms above 0, or a function that gives one'],
+  stallTimeout: [(value) => isNumber(value, 1), 'a number of ms above 0'],
+  maxFileSize: atLeast(0),
+  response: [(value) => isFunction(value) || (isObject(value) && '~standard' in value), 'a Standard Schema or a function'],
+  transport: [(value) => isObject(value) && isFunction(value.send), 'a Transport'],
+  persist: oneOf('required', 'preferred', 'memory'),
+  autoStart: oneOf(true, false),
+}
+
+const retryRules: Record<keyof NonNullable<UploadQueueOptions['retry']>, [Check, string]> = {
+  limit: [(value) => value === Number.POSITIVE_INFINITY || (Number.isInteger(value) && isNumber(value, 1)), 'a whole number of at least 1'],
+  baseDelay: atLeast(0),
+  maxDelay: atLeast(0),
+  maxRetryAfter: atLeast(0),
+  statusCodes: [
+    (value) => Array.isArray(value) && value.every((code) => Number.isInteger(code) && code >= 100 && code <= 599),
+    'an array of HTTP statuses',
+  ],
+  shouldRetry: [isFunction, 'a function'],
+}
+
+function checkAll(prefix: string, options: object, all: Record<string, [Check, string]>): void {
+  for (const [name, value] of Object.entries(options)) {
+    const rule = all[name]
+    if (!rule) throw new TypeError(`${prefix}${name}: there is no such option.`)
+    const [isValid, expected] = rule
+    if (value !== undefined && !isValid(value)) throw new TypeError(`${prefix}${name}: ${shown(value)} is not valid; expected ${expected}.`)
+  }
+}
+
+/** Checks the options and fills in the defaults, here and nowhere else. Throws `TypeError` with the option's name, its value and what was expected. */
+export function resolveOptions<Result>(options: UploadQueueOptions<Result>): ResolvedOptions<Result> {
+  if (!isObject(options)) throw new TypeError(`options: ${shown(options)} is not valid; expected an object.`)
+  if (options.endpoint === undefined) throw new TypeError(`endpoint: undefined is not valid; expected ${rules.endpoint[1]}.`)
+  checkAll('', options, rules)
+  const retry = options.retry ?? {}
+  checkAll('retry.', retry, retryRules)
+  const { owner = '', timeout = (upload) => 120_000 + upload.size / 16.384 } = options
+  return {
+    endpoint: options.endpoint,
+    name: options.name ?? 'uploads',
+    owner: typeof owner === 'function' ? owner : () => owner,
+    method: options.method ?? 'POST',
+    headers: options.headers,
+    credentials: options.credentials ?? 'same-origin',
+    body: options.body ?? 'raw',
+    digestHeader: options.digestHeader ?? 'X-File-Sha256',
+    nameHeader: options.nameHeader ?? 'X-File-Name',
+    keyFormat: options.keyFormat ?? 'bare',
+    concurrency: options.concurrency ?? 3,
+    retry: {
+      limit: retry.limit ?? 10,
+      baseDelay: retry.baseDelay ?? 1_000,
+      maxDelay: retry.maxDelay ?? 30_000,
+      maxRetryAfter: retry.maxRetryAfter ?? 86_400_000,
+      statusCodes: retry.statusCodes ?? [408, 409, 425, 429, 500, 502, 503, 504],
+      shouldRetry: retry.shouldRetry,
+    },
+    maxAge: options.maxAge ?? 172_800_000,
+    timeout: typeof timeout === 'function' ? timeout : () => timeout,
+    stallTimeout: options.stallTimeout ?? 30_000,
+    maxFileSize: options.maxFileSize,
+    response: options.response ?? (uploadReceipt as never),
+    transport: options.transport ?? fetchTransport(),
+    persist: options.persist ?? 'preferred',
+    autoStart: options.autoStart ?? true,
+  }
+}
+
+const enqueueRules: Record<keyof EnqueueOptions, [Check, string]> = {
+  id: [(value) => typeof value === 'string' && value !== '', 'a string that is not empty'],
+  metadata: [
+    (value) =>
+      isObject(value) && Object.entries(value).every(([key, text]) => /^[\x21-\x2b\x2d-\x7e]+$/.test(key) && typeof text === 'string'),
+    'an object of strings, its keys printable ASCII without space and comma',
+  ],
+  contentType: [(value) => typeof value === 'string' && /^[\x20-\x7e]*$/.test(value), 'a media type'],
+  name: [(value) => typeof value === 'string', 'a string'],
+  priority: [(value) => Number.isFinite(value), 'a number'],
+  signal: [(value) => isObject(value) && 'aborted' in value, 'an AbortSignal'],
+}
+
+/** The same for the options of one `enqueue`. */
+export const checkEnqueueOptions = (options: EnqueueOptions): void => checkAll('enqueue: ', options, enqueueRules)

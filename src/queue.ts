@@ -1,0 +1,468 @@
+import { abortError, UploadError } from './errors.js'
+import type { UploadQueueEventName, UploadQueueEvents } from './events.js'
+import { blame, type EnqueueOptions, type Intake, takeIn, throwIfAborted } from './intake.js'
+import { createLedger, type Message, runsByItself } from './ledger.js'
+import { createNetwork } from './network.js'
+import { checkEnqueueOptions, resolveOptions, type UploadQueueOptions } from './options.js'
+import type { UploadReceipt } from './proof.js'
+import { type Action, newRecord, type PendingUpload, transition, type UploadStatus } from './record.js'
+import { createRunner } from './runner.js'
+import type { Upload } from './snapshot.js'
+import { type Entry, indexedDbStore, memoryStore, type Store } from './store.js'
+import { type Channel, createTabs, type Locks, leaseBeat } from './tabs.js'
+import { newKey } from './wire.js'
+
+export interface UploadHandle<Result> {
+  readonly id: string
+  /** Resolves with what the server answered; rejects with `UploadError` when the upload fails, with an `AbortError` when it is cancelled. */
+  readonly done: Promise<Result>
+  /** How it stands now; `undefined` once it is gone. */
+  readonly snapshot: Upload<Result> | undefined
+  cancel(): Promise<void>
+}
+
+export interface UploadQueue<Result = UploadReceipt> {
+  /**
+   * Saves a file and sends it. Resolves when record and bytes are on disk; from then on they survive the page. Rejects, leaving nothing
+   * behind, with `TypeError` for wrong options, an `AbortError`, or `UploadError`: `not-a-file`, `file-unreadable`, `file-too-large`,
+   * `quota-exceeded`, `storage-…`, `unauthorized` (nobody is signed in).
+   */
+  enqueue(file: Blob, options?: EnqueueOptions): Promise<UploadHandle<Result>>
+  /** The same for many, in few transactions. Saves all that can be saved; if some cannot, rejects with an `AggregateError` of their errors. */
+  enqueueAll(files: Iterable<Blob>, options?: Omit<EnqueueOptions, 'id'>): Promise<UploadHandle<Result>[]>
+  get(id: string): Upload<Result> | undefined
+  /** A handle for any upload of the queue, one that an earlier page enqueued too. */
+  handle(id: string): UploadHandle<Result> | undefined
+  /** The current owner's uploads, oldest first: frozen, and the same array until something changes. */
+  getSnapshot(): readonly Upload<Result>[]
+  subscribe(listener: () => void): () => void
+  on<Name extends UploadQueueEventName>(name: Name, listener: (payload: UploadQueueEvents<Result>[Name]) => void): () => void
+  /** Runs the queue; what failed on something retryable gets one more attempt. */
+  start(): Promise<void>
+  /** One upload, or the whole queue and what is enqueued meanwhile. Stays so across reloads, until `resume`. */
+  pause(id?: string): Promise<void>
+  /** Also revives what is `blocked`. */
+  resume(id?: string): Promise<void>
+  /** Tries what failed again, with the same key and a whole new budget; what is waiting is tried at once. */
+  retry(id?: string): Promise<void>
+  /** Tries everything now, whatever the backoff. Settles when nothing is left to run. */
+  flush(): Promise<{ succeeded: number; failed: number; left: number }>
+  /** Removes an upload that has not succeeded, its bytes too, now and in every tab. */
+  cancel(id: string): Promise<void>
+  /** Removes uploads and bytes, whatever their state: those of one status, or of another owner, or all of the current owner's. */
+  clear(which?: { status?: UploadStatus; owner?: string }): Promise<void>
+  /** Resolves when storage is usable; rejects, within 10 s, with the `UploadError` that says why it is not. */
+  ready(): Promise<void>
+  /** Stops this instance and lets go of locks and handles; records stay. */
+  close(): Promise<void>
+}
+
+/** The outside things a queue touches, for tests and unusual hosts. */
+export interface QueuePorts {
+  now: () => number
+  random: () => number
+  uuid: () => string
+  locks: Locks | undefined
+  openChannel: ((name: string) => Channel) | undefined
+  openStore: (databaseName: string) => Store
+}
+
+/** Receipts of succeeded uploads are kept so long, ms, and so many. */
+const receiptAge = 86_400_000
+const receiptCount = 1_000
+/** Without Web Locks a tab that died keeps others waiting so long, ms: timers of hidden tabs run once a minute. */
+const leaseLength = 90_000
+/** One transaction of `enqueueAll` takes so many files. */
+const batchSize = 64
+
+/** RFC 9562 version 4, also where an insecure origin has no `randomUUID`. */
+const uuid = (): string => {
+  const { randomUUID } = crypto as Partial<Crypto>
+  if (randomUUID) return randomUUID.call(crypto)
+  const bytes = crypto.getRandomValues(new Uint8Array(16))
+  bytes[6] = ((bytes[6] as number) & 0x0f) | 0x40
+  bytes[8] = ((bytes[8] as number) & 0x3f) | 0x80
+  return Array.from(bytes, (byte, i) => (i === 4 || i === 6 || i === 8 || i === 10 ? '-' : '') + byte.toString(16).padStart(2, '0')).join(
+    '',
+  )
+}
+
+const defaultPorts = (): QueuePorts => ({
+  now: Date.now,
+  random: Math.random,
+  uuid,
+  locks: globalThis.navigator?.locks as Locks | undefined,
+  openChannel: typeof BroadcastChannel === 'undefined' ? undefined : (name) => new BroadcastChannel(name) as Channel,
+  openStore: indexedDbStore,
+})
+
+/**
+ * A queue that delivers each file to the server exactly once. Opens its database on first use.
+ * Throws `TypeError`, naming the option, its value and what was expected, for options that cannot be.
+ */
+export function createUploadQueue<Result = UploadReceipt>(
+  options: UploadQueueOptions<Result>,
+  ports?: Partial<QueuePorts>,
+): UploadQueue<Result> {
+  const settings = resolveOptions(options)
+  const { now, random, uuid: newId, locks, openChannel, openStore } = { ...defaultPorts(), ...ports }
+  const queueName = `uponce:${settings.name}`
+  const tabId = newId()
+  const handles = new Map<string, UploadHandle<Result>>()
+  const closing = new AbortController()
+  /** Those who wait for the queue to come to rest. */
+  const resting = new Set<() => void>()
+  let store: Store = settings.persist === 'memory' ? memoryStore() : openStore(queueName)
+  let opening: Promise<void> | undefined
+  let owner: string | null = null
+  let paused = false
+  let isRunner = false
+  let reachable = true
+  let outage = false
+  let lastOrder = 0
+  let polling: ReturnType<typeof setInterval> | undefined
+
+  const ledger = createLedger<Result>({
+    store: () => store,
+    now,
+    announce: (message) => {
+      if (store.durable) tabs.announce(message)
+    },
+    onMessage(message) {
+      if (message.type === 'changed' && (message.record.status === 'paused' || message.record.status === 'succeeded'))
+        runner.stop(message.record.id)
+      if (message.type === 'removed')
+        for (const id of message.ids) {
+          runner.stop(id)
+          handles.delete(id)
+        }
+      if (message.type === 'paused') paused = message.paused
+      if (message.type === 'network') reachable = message.reachable
+      if (message.type === 'hint') void network.hint()
+      runner.look()
+      for (const check of [...resting]) check()
+    },
+  })
+  const { snapshot } = ledger
+
+  const network = createNetwork({
+    now,
+    random,
+    onChange(change) {
+      if (change) ledger.tell({ type: 'network', reachable: change.reachable })
+      else runner.look()
+    },
+  })
+
+  const runner = createRunner<Result>({
+    options: settings,
+    network,
+    now,
+    random,
+    owner: () => owner,
+    uploads: snapshot.all,
+    upload: snapshot.find,
+    bytes: (id) => patiently(() => store.bytes(id)),
+    act: (id, action, warning) => patiently(() => ledger.act(id, action, warning)),
+    progress: (id, loaded, total) => ledger.tell({ type: 'progress', id, loaded, total }),
+  })
+
+  const tabs = createTabs<Message>({
+    name: queueName,
+    locks,
+    openChannel,
+    async lease() {
+      const held = await store.setting('runner', (held) => {
+        const free = !held || held.id === tabId || held.until <= now() || held.until > now() + leaseLength
+        return free ? { id: tabId, until: now() + leaseLength } : undefined
+      })
+      return held?.id === tabId
+    },
+    onMessage(message) {
+      if (store.durable && !closing.signal.aborted) ledger.hear(message)
+    },
+    onRunner() {
+      isRunner = true
+      takeOver().catch(() => {
+        // Closed meanwhile.
+      })
+    },
+  })
+
+  /** Storage that fails under a running upload is waited for: what the server has answered must not be forgotten. */
+  async function patiently<T>(work: () => Promise<T>): Promise<T> {
+    for (let delay = 1_000; ; delay = Math.min(delay * 2, 30_000)) {
+      try {
+        const result = await work()
+        outage = false
+        return result
+      } catch (error) {
+        if (closing.signal.aborted) throw error
+        if (!outage)
+          ledger.tell({
+            type: 'warning',
+            message: 'The upload database does not answer; trying on.',
+            error: (error as UploadError).toJSON(),
+          })
+        outage = true
+        await new Promise((resolve) => setTimeout(resolve, delay))
+      }
+    }
+  }
+
+  // Opening, and taking over what earlier pages left.
+
+  function ready(): Promise<void> {
+    if (closing.signal.aborted) return Promise.reject(abortError('The queue was closed.'))
+    opening ??= open().catch((error) => {
+      opening = undefined
+      throw error
+    })
+    return opening
+  }
+
+  async function open(): Promise<void> {
+    await findOwner()
+    try {
+      await ledger.read()
+    } catch (error) {
+      if (settings.persist !== 'preferred' || (error as UploadError).code === 'storage-blocked') throw error
+      store = memoryStore()
+      await ledger.read()
+      ledger.tell({
+        type: 'warning',
+        message: 'No usable IndexedDB: uploads will not survive this page.',
+        error: (error as UploadError).toJSON(),
+      })
+    }
+    paused = (await store.setting('paused')) ?? false
+  }
+
+  async function findOwner(): Promise<string | null> {
+    owner = await settings.owner()
+    ledger.setOwner(owner)
+    return owner
+  }
+
+  /** This tab sends from now on: nobody else does, so what is still marked as under way is not. */
+  async function takeOver(): Promise<void> {
+    await patiently(ledger.read)
+    const all = [...snapshot.all()]
+    for (const { id, status } of all) if (status === 'uploading') await ledger.act(id, { type: 'interrupted' })
+    const receipts = all.filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
+    const old = receipts.filter(({ endedAt }, place) => place >= receiptCount || (endedAt ?? 0) + receiptAge <= now())
+    if (old.length > 0) await purge(old.map(({ id }) => id))
+    runner.start()
+  }
+
+  async function purge(ids: string[]): Promise<void> {
+    for (const id of await store.remove(ids, ({ status }) => status === 'succeeded')) snapshot.remove(id)
+  }
+
+  async function start(): Promise<void> {
+    await ready()
+    await findOwner()
+    const attempts = settings.retry.limit - 1
+    for (const { id, status, error, expiresAt } of snapshot.list())
+      if (status === 'failed' && error?.retryable && expiresAt > now()) await ledger.act(id, { type: 'revived', attempts })
+    if (closing.signal.aborted) return
+    tabs.run()
+    // Tabs that cannot hear each other look for themselves.
+    if (!tabs.heard && store.durable) polling ??= setInterval(() => void ledger.read().then(runner.look, () => {}), leaseBeat)
+    runner.look()
+  }
+
+  // What apps call.
+
+  type Saved = UploadHandle<Result> | { error: unknown }
+
+  async function save(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
+    await ready()
+    const account = await findOwner()
+    if (account === null) throw new UploadError('unauthorized', 'Nobody is signed in to own this upload.')
+    const { signal } = enqueueOptions
+    const taken = await Promise.all(
+      files.map((file) =>
+        takeIn(file, enqueueOptions, settings.maxFileSize).then(
+          (intake) => entryOf(intake, account, enqueueOptions),
+          (error: unknown) => ({ error }),
+        ),
+      ),
+    )
+    throwIfAborted(signal)
+    const entries = taken.filter((entry) => 'record' in entry)
+    const kept = await add(entries)
+    if (signal?.aborted) await store.remove(entries.map(({ record }) => record.id))
+    throwIfAborted(signal)
+    return taken.map((entry) => {
+      if ('error' in entry) return entry
+      const record = kept[entries.indexOf(entry)] as PendingUpload | { error: unknown }
+      if ('error' in record && !('id' in record)) return record
+      return welcome(record as PendingUpload, entry, signal)
+    })
+  }
+
+  function entryOf({ bytes, ...facts }: Intake, account: string, { id = newId(), metadata = {}, priority = 0 }: EnqueueOptions): Entry {
+    const createdAt = now()
+    lastOrder = Math.max(lastOrder + 1, createdAt * 1000)
+    const identity = { id, idempotencyKey: newKey(settings.keyFormat, newId), owner: account, order: lastOrder }
+    const times = { createdAt, expiresAt: createdAt + settings.maxAge }
+    return { record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }), bytes }
+  }
+
+  function welcome(record: PendingUpload, entry: Entry, signal: AbortSignal | undefined): Saved {
+    if (record.owner !== entry.record.owner) return { error: new TypeError('enqueue: id: it belongs to an upload of another owner.') }
+    if (record === entry.record) ledger.tell({ type: 'changed', record, event: { name: 'added' } })
+    else ledger.hear({ type: 'changed', record })
+    signal?.addEventListener('abort', () => void cancel(record.id), { once: true })
+    return handle(record.id) as UploadHandle<Result>
+  }
+
+  /** Together, or where that fails one by one, so that a file without room does not keep out the others. */
+  async function add(entries: readonly Entry[]): Promise<(PendingUpload | { error: unknown })[]> {
+    if (entries.length === 0) return []
+    try {
+      return await store.add(entries)
+    } catch (error) {
+      const [first, ...others] = entries as [Entry, ...Entry[]]
+      if (others.length === 0) return [{ error: await blame(first.bytes, error) }]
+      return [...(await add([first])), ...(await add(others))]
+    }
+  }
+
+  async function cancel(id: string): Promise<void> {
+    await ready()
+    const ids = await store.remove([id], ({ status }) => status !== 'succeeded')
+    if (ids.length > 0) ledger.tell({ type: 'removed', ids })
+  }
+
+  function handle(id: string): UploadHandle<Result> | undefined {
+    if (!snapshot.get(id)) return undefined
+    const known = handles.get(id)
+    if (known) return known
+    let last = ledger.done(id)
+    const made: UploadHandle<Result> = {
+      id,
+      get done() {
+        if (snapshot.find(id)) last = ledger.done(id)
+        return last
+      },
+      get snapshot() {
+        return snapshot.get(id)
+      },
+      cancel: () => cancel(id),
+    }
+    handles.set(id, made)
+    return made
+  }
+
+  /** Does an action to one upload, or to all. */
+  async function each(id: string | undefined, actionFor: (upload: Upload<Result>) => Action): Promise<void> {
+    await ready()
+    const one = id === undefined ? undefined : snapshot.get(id)
+    const chosen = id === undefined ? snapshot.list() : one ? [one] : []
+    await Promise.all(chosen.map((upload) => ledger.act(upload.id, actionFor(upload))))
+  }
+
+  async function setPaused(value: boolean): Promise<void> {
+    await ready()
+    await store.setting('paused', () => value)
+    ledger.tell({ type: 'paused', paused: value })
+  }
+
+  async function flush(): Promise<{ succeeded: number; failed: number; left: number }> {
+    await start()
+    const ids = snapshot
+      .list()
+      .filter(runsByItself)
+      .map(({ id }) => id)
+    const looked = network.hint()
+    if (!isRunner) tabs.announce({ type: 'hint' })
+    for (const id of ids) await ledger.act(id, { type: 'hurried' })
+    await looked
+    runner.look()
+    const waits = (upload: Upload<Result>): boolean =>
+      upload.status === 'pending' && (isRunner ? runner.waits(upload) : !reachable || (upload.notBefore ?? 0) > now())
+    await new Promise<void>((resolve) => {
+      const check = (): void => {
+        const uploads = ids.map(snapshot.find).filter((upload) => upload !== undefined)
+        if (!closing.signal.aborted && uploads.some((upload) => runsByItself(upload) && !waits(upload))) return
+        resting.delete(check)
+        resolve()
+      }
+      resting.add(check)
+      check()
+    })
+    const ends = ids.map((id) => snapshot.find(id)?.status)
+    const succeeded = ends.filter((status) => status === 'succeeded').length
+    const failed = ends.filter((status) => status === 'failed').length
+    return { succeeded, failed, left: ends.filter((status) => status !== undefined).length - succeeded - failed }
+  }
+
+  if (settings.autoStart)
+    start().catch((error: UploadError) => {
+      if (!closing.signal.aborted) ledger.tell({ type: 'warning', message: 'The queue could not start.', error: error.toJSON() })
+    })
+
+  return {
+    async enqueue(file, enqueueOptions = {}) {
+      checkEnqueueOptions(enqueueOptions)
+      const [saved] = (await save([file], enqueueOptions)) as [Saved]
+      if ('error' in saved) throw saved.error
+      return saved
+    },
+    async enqueueAll(files, enqueueOptions = {}) {
+      checkEnqueueOptions(enqueueOptions)
+      const all = [...files]
+      const results: Saved[] = []
+      for (let first = 0; first < all.length; first += batchSize)
+        results.push(...(await save(all.slice(first, first + batchSize), enqueueOptions)))
+      const errors = results.flatMap((result) => ('error' in result ? [result.error] : []))
+      if (errors.length > 0) throw new AggregateError(errors, `${errors.length} of ${all.length} files could not be saved; the others are.`)
+      return results as UploadHandle<Result>[]
+    },
+    get: snapshot.get,
+    handle,
+    getSnapshot: snapshot.list,
+    subscribe: snapshot.subscribe,
+    on: ledger.on,
+    start,
+    async pause(id) {
+      if (id === undefined) await setPaused(true)
+      await each(id, () => ({ type: 'paused' }))
+    },
+    async resume(id) {
+      if (id === undefined) await setPaused(false)
+      await each(id, () => ({ type: 'resumed' }))
+    },
+    retry: (id) =>
+      each(id, ({ status }) => (status === 'failed' ? { type: 'retried', expiresAt: now() + settings.maxAge } : { type: 'hurried' })),
+    flush,
+    cancel,
+    async clear({ status, owner: whose } = {}) {
+      await ready()
+      const account = whose ?? (await findOwner())
+      const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)
+      const { records } = await store.list()
+      const ids = await store.remove(
+        records.filter(matches).map(({ id }) => id),
+        matches,
+      )
+      if (ids.length > 0) ledger.tell({ type: 'removed', ids })
+    },
+    ready,
+    async close() {
+      if (closing.signal.aborted) return
+      closing.abort()
+      clearInterval(polling)
+      for (const check of [...resting]) check()
+      network.close()
+      const under = [...snapshot.all()].filter(({ status }) => status === 'uploading')
+      await runner.close()
+      const interrupt = (record: PendingUpload): PendingUpload => transition(record, { type: 'interrupted' })
+      if (isRunner) await Promise.all(under.map(({ id }) => store.change(id, interrupt).catch(() => undefined)))
+      tabs.close()
+      store.close()
+    },
+  }
+}

@@ -1,0 +1,215 @@
+import { UploadError } from './errors.js'
+import type { Network } from './network.js'
+import type { Action, PendingUpload } from './record.js'
+import { choose } from './schedule.js'
+import type { Upload } from './snapshot.js'
+import { runUpload, type SendOptions, type UploadContext } from './upload.js'
+
+export interface RunnerOptions<Result> {
+  options: SendOptions<Result> & { concurrency: number }
+  network: Network
+  now(): number
+  random(): number
+  /** Whose uploads run. */
+  owner(): string | null
+  uploads(): Iterable<Upload<Result>>
+  upload(id: string): Upload<Result> | undefined
+  bytes(id: string): Promise<Blob | undefined>
+  act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined>
+  progress(id: string, loaded: number, total: number): void
+}
+
+/** Sends the queue's uploads, from the one tab whose turn it is. */
+export interface Runner {
+  start(): void
+  /** Something changed: looks whether something can start. Cheap to call often. */
+  look(): void
+  /** Ends the run of this upload, if there is one, wherever it is. */
+  stop(id: string): void
+  /** Whether nothing would be gained by waiting for this upload now. */
+  waits(record: PendingUpload): boolean
+  close(): Promise<void>
+}
+
+interface Run {
+  controller: AbortController
+  /** Whether it holds one of the `concurrency` slots; one that waits holds none. */
+  slot: boolean
+  /** Where its last request went. */
+  origin: string | undefined
+  resume?: () => void
+  done: Promise<void>
+}
+
+/** A clock that was set, or a sleep of hours, is noticed after so long at most, ms. */
+const longestNap = 60_000
+/** `progress` events of one upload are no closer than this, ms. */
+const progressSpacing = 100
+
+export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
+  const { options, network, now, random, act } = deps
+  const runs = new Map<string, Run>()
+  const expiring = new Set<string>()
+  let running = false
+  let looking = false
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let refreshing: Promise<void> | undefined
+  let refreshedAt = Number.NEGATIVE_INFINITY
+
+  const fixedOrigin = ((): string | undefined => {
+    const { endpoint } = options
+    if (typeof endpoint === 'function') return undefined
+    try {
+      return new URL(endpoint, globalThis.location?.href).origin
+    } catch {
+      return undefined
+    }
+  })()
+  const lastOrigins = new Map<string, string>()
+  const originOf = (record: PendingUpload): string | undefined => fixedOrigin ?? lastOrigins.get(record.id)
+
+  const look = (): void => {
+    if (looking || !running) return
+    looking = true
+    queueMicrotask(() => {
+      looking = false
+      if (running) choosing()
+    })
+  }
+
+  function choosing(): void {
+    clearTimeout(timer)
+    const holding = new Map<string, string | undefined>()
+    for (const [id, run] of runs) if (run.slot) holding.set(id, run.origin)
+    const choice = choose({
+      records: deps.uploads(),
+      owner: deps.owner(),
+      now: now(),
+      concurrency: options.concurrency,
+      holding,
+      originOf,
+      capacity: network.capacity,
+      opensAt: network.opensAt,
+    })
+    for (const id of choice.expired) void expire(id)
+    for (const id of choice.start) {
+      const parked = runs.get(id)
+      if (parked) {
+        parked.slot = true
+        parked.resume?.()
+      } else launch(id)
+    }
+    if (choice.wakeAt !== null) timer = setTimeout(look, Math.min(choice.wakeAt - now(), longestNap))
+  }
+
+  async function expire(id: string): Promise<void> {
+    if (expiring.has(id)) return
+    expiring.add(id)
+    const error = new UploadError('key-expired', 'It was not sent in time: the server may have forgotten the key. The bytes are kept.', {
+      uploadId: id,
+    })
+    await act(id, { type: 'failed', error: error.toJSON(), counted: false, at: now() }).catch(() => {})
+    expiring.delete(id)
+    stop(id)
+  }
+
+  function launch(id: string): void {
+    const controller = new AbortController()
+    const run: Run = { controller, slot: true, origin: undefined, done: Promise.resolve() }
+    runs.set(id, run)
+    // Everything a run can end with is stored by then; what is left is that it was stopped.
+    run.done = runUpload(contextOf(id, run))
+      .catch(() => {})
+      .then(() => {
+        if (runs.get(id) === run) runs.delete(id)
+        look()
+      })
+  }
+
+  function contextOf(id: string, run: Run): UploadContext<Result> {
+    const { signal } = run.controller
+    let first = true
+    let reportedAt = 0
+    return {
+      options,
+      network,
+      now,
+      random,
+      signal,
+      async turn() {
+        if (!first) await park(run)
+        first = false
+        const record = deps.upload(id) as PendingUpload | undefined
+        return record?.status === 'pending' || record?.status === 'preparing' ? record : undefined
+      },
+      bytes: () => deps.bytes(id),
+      act: (action, warning) => act(id, action, warning),
+      upload: () => deps.upload(id) as Upload<Result>,
+      located(origin) {
+        run.origin = origin
+        lastOrigins.set(id, origin)
+      },
+      progress(loaded, total) {
+        if (loaded < total && now() - reportedAt < progressSpacing) return
+        reportedAt = now()
+        deps.progress(id, loaded, total)
+      },
+      async refresh(renew, since) {
+        if (!refreshing && refreshedAt >= since) return
+        refreshing ??= Promise.resolve(renew())
+          .then(() => {
+            refreshedAt = now()
+          })
+          .finally(() => {
+            refreshing = undefined
+          })
+        await refreshing
+      },
+    }
+  }
+
+  function park(run: Run): Promise<void> {
+    run.slot = false
+    const { signal } = run.controller
+    const parked = new Promise<void>((resolve, reject) => {
+      const onAbort = (): void => reject(signal.reason)
+      signal.addEventListener('abort', onAbort)
+      if (signal.aborted) onAbort()
+      run.resume = () => {
+        signal.removeEventListener('abort', onAbort)
+        resolve()
+      }
+    })
+    look()
+    return parked
+  }
+
+  function stop(id: string): void {
+    const run = runs.get(id)
+    if (!run) return
+    runs.delete(id)
+    run.controller.abort()
+    look()
+  }
+
+  return {
+    start() {
+      running = true
+      look()
+    },
+    look,
+    stop,
+    waits(record) {
+      const origin = originOf(record)
+      return (record.notBefore !== null && record.notBefore > now()) || (origin !== undefined && network.capacity(origin) === 0)
+    },
+    async close() {
+      running = false
+      clearTimeout(timer)
+      const ending = [...runs.values()].map((run) => run.done)
+      for (const run of runs.values()) run.controller.abort()
+      runs.clear()
+      await Promise.all(ending)
+    },
+  }
+}

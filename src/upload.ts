@@ -1,0 +1,325 @@
+import pRetry from 'p-retry'
+import { digest } from './digest.js'
+import { UploadError } from './errors.js'
+import type { Network } from './network.js'
+import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js'
+import type { Action, PendingUpload } from './record.js'
+import type { Upload } from './snapshot.js'
+import type { Transport, TransportAnswer } from './transport.js'
+import { type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
+import { buildRequest, type WireOptions } from './wire.js'
+
+/** How uploads are sent; `UploadQueueOptions` documents each member. */
+export interface SendOptions<Result> extends WireOptions {
+  endpoint: string | URL | ((upload: Upload<Result>) => string | URL | Promise<string | URL>)
+  method: 'POST' | 'PUT' | 'PATCH'
+  headers:
+    | HeadersInit
+    | ((upload: Upload<Result>, context: { attempt: number; refresh: boolean }) => HeadersInit | Promise<HeadersInit>)
+    | undefined
+  credentials: RequestCredentials
+  retry: RetryPolicy & {
+    shouldRetry: ((error: UploadError, upload: Upload<Result>) => boolean | undefined | Promise<boolean | undefined>) | undefined
+  }
+  timeout: (upload: Upload<Result>) => number
+  stallTimeout: number
+  response: ResponseProof<Result>
+  transport: Transport
+}
+
+/** What the path of one file needs of the queue around it. */
+export interface UploadContext<Result> {
+  options: SendOptions<Result>
+  network: Network
+  now(): number
+  random(): number
+  /** Aborted when the upload is paused, cancelled, or its queue closed. */
+  signal: AbortSignal
+  /** Waits, holding nothing, until it is this upload's turn; resolves with the record, or `undefined` where there is nothing left to do. */
+  turn(): Promise<PendingUpload | undefined>
+  bytes(): Promise<Blob | undefined>
+  /** Stores what happened and tells everybody; resolves with the record as it then stands, `undefined` where it is gone. */
+  act(action: Action, warning?: string): Promise<PendingUpload | undefined>
+  /** The record as apps see it. */
+  upload(): Upload<Result>
+  progress(loaded: number, total: number): void
+  /** Where this upload goes. */
+  located(origin: string): void
+  /** Runs `renew` unless another upload has done so since `since`; one at a time for the whole queue. */
+  refresh(renew: () => Promise<unknown>, since: number): Promise<void>
+}
+
+/** Another attempt is due: the only error that is retried. */
+class Again extends Error {}
+
+/** No timer can be longer, ms. */
+const timerMax = 2 ** 31 - 1
+/** An app's refresh of its sign-in that takes longer, ms, has failed. */
+const refreshLimit = 30_000
+
+/** The path of one file, from its turn to its end. p-retry drives the attempts; when the next one is due is the queue's business. */
+export async function runUpload<Result>(context: UploadContext<Result>): Promise<void> {
+  const history: History & { refreshFrom: number | null } = { attempts: 0, refreshed: false, mismatches: 0, refreshFrom: null }
+  await pRetry(() => attempt(context, history), {
+    retries: Number.POSITIVE_INFINITY,
+    minTimeout: 0,
+    signal: context.signal,
+    shouldRetry: ({ error }) => error instanceof Again,
+  })
+}
+
+async function attempt<Result>(context: UploadContext<Result>, history: History & { refreshFrom: number | null }): Promise<void> {
+  const { act, now, signal } = context
+  const record = await context.turn()
+  if (!record) return
+
+  try {
+    const bytes = await storedBytes(context, record)
+    if (record.sha256 === null) {
+      await act({ type: 'hashed', sha256: await hash(bytes, signal) })
+      throw new Again()
+    }
+    const started = await act({ type: 'started' })
+    if (started?.status !== 'uploading') return
+
+    const startedAt = now()
+    const { proven, outcome } = await send(context, started, bytes, history)
+    if (proven) {
+      const { result, replayed, warning } = proven
+      await act({ type: 'succeeded', result, replayed, at: now() }, warning)
+      return
+    }
+
+    history.attempts = started.attempts
+    if (outcome.error.code !== 'unauthorized') history.refreshed = false
+    const verdict = judge(outcome, history, context.options.retry, context.random)
+    const error = outcome.error.with({ uploadId: record.id, attempt: started.requests }).toJSON()
+    switch (verdict.type) {
+      case 'wait': {
+        const notBefore = verdict.delay > 0 ? now() + verdict.delay : null
+        if (verdict.gate === 'told' && notBefore !== null) context.network.told(originOf(outcome.url), notBefore)
+        await act({ type: 'deferred', notBefore, counted: verdict.counted, error })
+        throw new Again()
+      }
+      case 'refresh':
+        history.refreshed = true
+        history.refreshFrom = startedAt
+        await act({ type: 'deferred', notBefore: null, counted: false, error })
+        throw new Again()
+      case 'verify':
+        if ((await hash(bytes, signal)) !== record.sha256) throw bytesLost()
+        history.mismatches += 1
+        await act({ type: 'deferred', notBefore: null, counted: false, error })
+        throw new Again()
+      case 'block':
+        await act({ type: 'blocked', error })
+        return
+      case 'fail':
+        await act({ type: 'failed', error, counted: verdict.counted, at: now() })
+        return
+      default:
+        verdict satisfies never
+    }
+  } catch (thrown) {
+    if (signal.aborted || thrown instanceof Again) throw thrown
+    const error =
+      thrown instanceof UploadError
+        ? thrown
+        : new UploadError('invalid-request', 'Sending failed for an unknown reason.', { cause: thrown })
+    await act({ type: 'failed', error: error.with({ uploadId: record.id }).toJSON(), counted: false, at: now() })
+  }
+}
+
+const bytesLost = (cause?: unknown): UploadError =>
+  new UploadError('bytes-lost', 'The browser no longer has the bytes that were stored for this upload.', { cause })
+
+/** The bytes as they were enqueued: that there are any, as many, and that the first can be read, is seen before anything is sent. */
+async function storedBytes<Result>(context: UploadContext<Result>, record: PendingUpload): Promise<Blob> {
+  const bytes = await context.bytes()
+  if (bytes?.size !== record.size) throw bytesLost()
+  try {
+    await bytes.slice(0, 1).arrayBuffer()
+    return bytes
+  } catch (cause) {
+    throw bytesLost(cause)
+  }
+}
+
+async function hash(bytes: Blob, signal: AbortSignal): Promise<string> {
+  try {
+    return await digest(bytes, signal)
+  } catch (cause) {
+    throw signal.aborted ? signal.reason : bytesLost(cause)
+  }
+}
+
+/** The app's opinion; one that throws has none. */
+async function overrule<Result>({ options, upload }: UploadContext<Result>, error: UploadError): Promise<boolean | undefined> {
+  try {
+    return await options.retry.shouldRetry?.(error, upload())
+  } catch {
+    return undefined
+  }
+}
+
+const originOf = (url: string): string => new URL(url).origin
+
+type Sent<Result> = { proven: Proven<Result>; outcome?: never } | { proven?: never; outcome: Outcome & { url: string } }
+
+/** One request and what it came to. */
+async function send<Result>(
+  context: UploadContext<Result>,
+  record: PendingUpload,
+  bytes: Blob,
+  history: History & { refreshFrom: number | null },
+): Promise<Sent<Result>> {
+  const { options, network, signal } = context
+  const deadline = startDeadline(context)
+  let url: string | undefined
+  try {
+    url = await findEndpoint(context)
+    context.located(originOf(url))
+    const own = await ownHeaders(context, record.requests, history)
+    const { headers, body } = buildRequest(record, bytes, own, options)
+    const { method, credentials, transport } = options
+    network.entered(originOf(url))
+    const answer = await transport.send({ url, method, headers, body, credentials, signal: deadline.signal, onProgress: deadline.moved })
+    return await read(context, record, url, answer)
+  } catch (thrown) {
+    if (signal.aborted) throw signal.reason
+    if (!(thrown instanceof UploadError)) throw thrown
+    const silent = url !== undefined && (thrown.code === 'network' || thrown.code === 'timeout')
+    return {
+      outcome: {
+        error: thrown,
+        url: url ?? '',
+        overruled: await overrule(context, thrown),
+        ...(silent && { reachable: await network.lost(url as string) }),
+      },
+    }
+  } finally {
+    deadline.clear()
+  }
+}
+
+/** Ends an attempt that lasts too long, or in which no byte moves. */
+function startDeadline<Result>({ options, signal, upload, progress }: UploadContext<Result>): {
+  signal: AbortSignal
+  moved(loaded: number, total: number): void
+  clear(): void
+} {
+  const controller = new AbortController()
+  const onAbort = (): void => controller.abort(signal.reason)
+  const end = (message: string) => (): void => controller.abort(new UploadError('timeout', message))
+  const whole = setTimeout(end('The attempt took too long.'), Math.min(options.timeout(upload()), timerMax))
+  let silence: ReturnType<typeof setTimeout> | undefined
+  const listen = (): void => {
+    clearTimeout(silence)
+    if (options.transport.reportsBytes) silence = setTimeout(end('No byte moved any more.'), Math.min(options.stallTimeout, timerMax))
+  }
+  signal.addEventListener('abort', onAbort)
+  if (signal.aborted) onAbort()
+  listen()
+  return {
+    signal: controller.signal,
+    moved(loaded, total) {
+      listen()
+      // All has left: how long the server thinks about it is the whole deadline's matter.
+      if (loaded >= total) clearTimeout(silence)
+      progress(loaded, total)
+    },
+    clear() {
+      clearTimeout(whole)
+      clearTimeout(silence)
+      signal.removeEventListener('abort', onAbort)
+    },
+  }
+}
+
+async function findEndpoint<Result>({ options, upload }: UploadContext<Result>): Promise<string> {
+  const { endpoint } = options
+  try {
+    const url = new URL(typeof endpoint === 'function' ? await endpoint(upload()) : endpoint, globalThis.location?.href)
+    if (url.protocol !== 'http:' && url.protocol !== 'https:') throw new TypeError('Expected an http or https URL.')
+    return url.href
+  } catch (cause) {
+    throw new UploadError('invalid-request', 'The endpoint is not a URL that can be requested.', { cause })
+  }
+}
+
+/** The app's headers for this very attempt, made anew after a 401; one renewal serves all uploads that need it. */
+async function ownHeaders<Result>(
+  { options, upload, refresh }: UploadContext<Result>,
+  attempt: number,
+  history: { refreshFrom: number | null },
+): Promise<HeadersInit | undefined> {
+  const { headers } = options
+  if (typeof headers !== 'function') return headers
+  const since = history.refreshFrom
+  history.refreshFrom = null
+  try {
+    if (since === null) return await headers(upload(), { attempt, refresh: false })
+    let renewed: HeadersInit | undefined
+    const renew = async (): Promise<void> => {
+      renewed = await within(refreshLimit, Promise.resolve(headers(upload(), { attempt, refresh: true })))
+    }
+    await refresh(renew, since)
+    return renewed ?? (await headers(upload(), { attempt, refresh: false }))
+  } catch (cause) {
+    throw since === null
+      ? new UploadError('invalid-request', 'The function that makes the headers failed.', { cause })
+      : new UploadError('unauthorized', 'The sign-in could not be renewed.', { cause })
+  }
+}
+
+async function within<T>(ms: number, promise: Promise<T>): Promise<T> {
+  let timer: ReturnType<typeof setTimeout> | undefined
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new DOMException('It took too long.', 'TimeoutError')), ms)
+  })
+  try {
+    return await Promise.race([promise, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** What a readable answer means, by status, redirects and body; nothing here depends on an engine's wording. */
+async function read<Result>(
+  context: UploadContext<Result>,
+  record: PendingUpload,
+  url: string,
+  answer: TransportAnswer,
+): Promise<Sent<Result>> {
+  const { options, network, now } = context
+  const elsewhere = answer.redirected && originOf(answer.url) !== originOf(url)
+  if (!elsewhere) {
+    network.answered(originOf(url))
+    const proven = await prove(answer, record, options.response)
+    if (proven) return { proven }
+  }
+  const { status, headers } = answer
+  const problem = parseProblem(answer)
+  const retryAfter = parseRetryAfter(headers.get('Retry-After'), headers.get('Date'), now())
+  const facts = { status, problem }
+  const error = describe()
+  return { outcome: { error, url, retryAfter, overruled: await overrule(context, error) } }
+
+  function describe(): UploadError {
+    if (elsewhere) return new UploadError('unproven', 'Another origin answered, after a redirect.', facts)
+    if (status === 401) return new UploadError('unauthorized', 'The server does not accept the sign-in (HTTP 401).', facts)
+    if (status === 409 && (problem?.error === 'idempotency_in_progress' || retryAfter !== null))
+      return new UploadError('in-progress', 'The server is still working on an earlier attempt (HTTP 409).', facts)
+    if (status === 422 && problem?.error === 'idempotency_key_reuse')
+      return new UploadError('key-reused', 'The server knows this idempotency key with other content (HTTP 422).', facts)
+    if (status === 400 && problem?.error === 'digest_mismatch')
+      return new UploadError('digest-mismatch', 'The bytes that arrived are not the bytes that were hashed (HTTP 400).', facts)
+    if (options.retry.statusCodes.includes(status))
+      return new UploadError('http', `The server cannot take the upload now (HTTP ${status}).`, facts)
+    if (answer.redirected)
+      return new UploadError('redirected', 'A redirect led to an answer that proves nothing; 301, 302 and 303 drop the body.', facts)
+    if (status >= 200 && status < 300)
+      return new UploadError('unproven', `HTTP ${status}, but nothing in it proves that the file was stored.`, facts)
+    return new UploadError('rejected', `The server refused the upload (HTTP ${status}).`, facts)
+  }
+}
