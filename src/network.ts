@@ -21,7 +21,7 @@ export interface Network {
   opensAt(origin: string): number | null
   /** An upload begins: it is the one that finds out. */
   entered(origin: string): void
-  /** The origin gave a readable answer. */
+  /** The origin gave a readable answer: it is there, and what it told is over if its time has come. */
   answered(origin: string): void
   /** The origin said to wait until then. */
   told(origin: string, until: number): void
@@ -120,7 +120,11 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
       const gate = gates.get(origin)
       if (gate?.type === 'unreachable') gate.trial = false
     },
-    answered: open,
+    answered(origin) {
+      const gate = gates.get(origin)
+      // An answer to what was sent earlier does not take back what the origin has said since.
+      if (gate?.type !== 'told' || gate.until <= now()) open(origin)
+    },
     told(origin, until) {
       const gate = gates.get(origin)
       if (gate?.type === 'unreachable') open(origin)
@@ -128,11 +132,9 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
     },
     async lost(url) {
       const { origin } = new URL(url)
-      const known = gates.get(origin)
-      if (await ask(origin, url)) {
-        if (known?.type === 'unreachable') open(origin)
-        return true
-      }
+      // The one upload that was let through to find out has found out.
+      if (gates.get(origin)?.type === 'unreachable') return false
+      if (await ask(origin, url)) return true
       if (!closed && gates.get(origin)?.type !== 'unreachable') {
         const gate: Gate = { type: 'unreachable', url, failures: 0, trial: false }
         gates.set(origin, gate)

@@ -263,8 +263,10 @@ export function createUploadQueue<Result = UploadReceipt>(
     await ready()
     await findOwner()
     const attempts = settings.retry.limit - 1
-    for (const { id, status, error, expiresAt } of snapshot.list())
+    for (const { id, status, error, expiresAt } of snapshot.list()) {
+      if (status === 'blocked') await ledger.act(id, { type: 'resumed' })
       if (status === 'failed' && error?.retryable && expiresAt > now()) await ledger.act(id, { type: 'revived', attempts })
+    }
     if (closing.signal.aborted) return
     tabs.run()
     // Tabs that cannot hear each other look for themselves.
@@ -277,14 +279,19 @@ export function createUploadQueue<Result = UploadReceipt>(
   type Saved = UploadHandle<Result> | { error: unknown }
 
   async function save(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
+    // Files are sent in the order of the calls, whichever is read first.
+    const orders = files.map(() => {
+      lastOrder = Math.max(lastOrder + 1, now() * 1000)
+      return lastOrder
+    })
     await ready()
     const account = await findOwner()
     if (account === null) throw new UploadError('unauthorized', 'Nobody is signed in to own this upload.')
     const { signal } = enqueueOptions
     const taken = await Promise.all(
-      files.map((file) =>
+      files.map((file, place) =>
         takeIn(file, enqueueOptions, settings.maxFileSize).then(
-          (intake) => entryOf(intake, account, enqueueOptions),
+          (intake) => entryOf(intake, account, orders[place] as number, enqueueOptions),
           (error: unknown) => ({ error }),
         ),
       ),
@@ -302,10 +309,14 @@ export function createUploadQueue<Result = UploadReceipt>(
     })
   }
 
-  function entryOf({ bytes, ...facts }: Intake, account: string, { id = newId(), metadata = {}, priority = 0 }: EnqueueOptions): Entry {
+  function entryOf(
+    { bytes, ...facts }: Intake,
+    account: string,
+    order: number,
+    { id = newId(), metadata = {}, priority = 0 }: EnqueueOptions,
+  ): Entry {
     const createdAt = now()
-    lastOrder = Math.max(lastOrder + 1, createdAt * 1000)
-    const identity = { id, idempotencyKey: newKey(settings.keyFormat, newId), owner: account, order: lastOrder }
+    const identity = { id, idempotencyKey: newKey(settings.keyFormat, newId), owner: account, order }
     const times = { createdAt, expiresAt: createdAt + settings.maxAge }
     return { record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }), bytes }
   }

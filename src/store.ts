@@ -86,24 +86,27 @@ export function indexedDbStore(databaseName: string): Store {
       const forget = (): void => {
         opening = undefined
       }
-      openDB<Schema>(databaseName, 1, {
-        upgrade(database, from) {
-          // One step a version; a shipped step never changes, and none drops a store.
-          if (from < 1) {
-            database.createObjectStore('uploads')
-            database.createObjectStore('bytes')
-            database.createObjectStore('settings')
-          }
-        },
-        blocked() {
-          blocked = true
-        },
-        blocking(_current, _next, event) {
-          forget()
-          ;(event.target as IDBDatabase).close()
-        },
-        terminated: forget,
-      }).then(
+      // Where there is no IndexedDB at all, the call itself throws.
+      const request = async (): Promise<Database> =>
+        openDB<Schema>(databaseName, 1, {
+          upgrade(database, from) {
+            // One step a version; a shipped step never changes, and none drops a store.
+            if (from < 1) {
+              database.createObjectStore('uploads')
+              database.createObjectStore('bytes')
+              database.createObjectStore('settings')
+            }
+          },
+          blocked() {
+            blocked = true
+          },
+          blocking(_current, _next, event) {
+            forget()
+            ;(event.target as IDBDatabase).close()
+          },
+          terminated: forget,
+        })
+      request().then(
         (database) => {
           clearTimeout(timer)
           if (late) database.close()
