@@ -74,7 +74,7 @@ export class UploadError extends Error implements UploadErrorFacts {
 
   /** The same error with more facts. */
   with(facts: Partial<UploadErrorFacts>): UploadError {
-    return new UploadError(this.code, this.message, { ...this.toJSON(), cause: this.cause, ...facts })
+    return new UploadError(this.code, this.message, { ...this.toJSON(), ...('cause' in this && { cause: this.cause }), ...facts })
   }
 
   toJSON(): UploadErrorFacts {

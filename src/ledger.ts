@@ -100,10 +100,6 @@ function createDeferred<Result>(): Deferred<Result> {
   return deferred
 }
 
-/** Whether it gets further without anybody doing anything. */
-export const runsByItself = ({ status }: Pick<PendingUpload, 'status'>): boolean =>
-  status === 'preparing' || status === 'pending' || status === 'uploading'
-
 export function createLedger<Result>({ store, now, announce, onMessage }: LedgerOptions): Ledger<Result> {
   const { emit, on } = createEmitter<Result>()
   const snapshot = createSnapshot<Result>()
@@ -212,7 +208,7 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
 
   function checkIdle(): void {
     const was = busy
-    busy = snapshot.list().some(runsByItself)
+    busy = snapshot.running() > 0
     if (was && !busy) emit('idle', {})
   }
 
@@ -223,8 +219,9 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
     tell,
     hear,
     async read() {
+      const asked = Array.from(snapshot.all(), ({ id }) => id)
       const { records, damaged } = await store().list()
-      snapshot.reset(records, store().durable)
+      snapshot.merge(records, asked, store().durable)
       for (const upload of snapshot.all()) settle(upload)
       if (damaged > 0) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })
       checkIdle()

@@ -92,8 +92,8 @@ export function parseRow(row: unknown): ParsedRow {
   if (typeof version === 'number' && version > currentVersion) return { damage: 'newer' }
   let value = row as Record<string, unknown>
   if (typeof version === 'number') for (const step of ladder.slice(version - 1)) value = step(value)
-  const parsed = currentShape.safeParse(value)
-  return parsed.success ? { record: parsed.data as unknown as PendingUpload } : { damage: 'damaged' }
+  // The row itself, not zod's copy of it, which lacks a member named `__proto__`.
+  return currentShape.safeParse(value).success ? { record: value as unknown as PendingUpload } : { damage: 'damaged' }
 }
 
 export type NewRecord = Pick<
@@ -132,8 +132,9 @@ export function newRecord({ paused, ...facts }: NewRecord): PendingUpload {
 
 const readyStatus = (sha256: string | null): 'preparing' | 'pending' => (sha256 === null ? 'preparing' : 'pending')
 
-/** Whether nothing further happens to it by itself. */
-export const isEnded = (record: { status: UploadStatus }): boolean => record.status === 'succeeded' || record.status === 'failed'
+/** Whether it gets further without anybody doing anything. */
+export const runsByItself = ({ status }: { status: UploadStatus }): boolean =>
+  status === 'preparing' || status === 'pending' || status === 'uploading'
 
 /** Everything that can happen to a record. */
 export type Action =
@@ -232,7 +233,14 @@ function follow(record: PendingUpload, action: Action): PendingUpload {
       }
     case 'revived':
       if (status !== 'failed' || !record.error?.retryable) return record
-      return { ...record, status: readyStatus(record.sha256), attempts: action.attempts, notBefore: null, endedAt: null }
+      return {
+        ...record,
+        status: readyStatus(record.sha256),
+        // Without a limit none are used up, and a row holds no infinite number.
+        attempts: Number.isFinite(action.attempts) ? action.attempts : record.attempts,
+        notBefore: null,
+        endedAt: null,
+      }
     case 'hurried':
       return record.notBefore === null ? record : { ...record, notBefore: null }
     default:

@@ -1,4 +1,4 @@
-import type { PendingUpload } from './record.js'
+import { type PendingUpload, runsByItself } from './record.js'
 
 /** Bytes of the current attempt that have left. */
 export interface Progress {
@@ -27,8 +27,10 @@ export interface Snapshot<Result> {
   put(record: PendingUpload): Upload<Result> | undefined
   progress(id: string, progress: Progress | null): Upload<Result> | undefined
   remove(id: string): Upload<Result> | undefined
-  /** Replaces everything by what a store holds. */
-  reset(records: readonly PendingUpload[], durable: boolean): void
+  /** Takes in all that a store holds; of the ids known when it was asked, those it no longer holds are forgotten. */
+  merge(records: readonly PendingUpload[], asked: readonly string[], durable: boolean): void
+  /** How many of the current owner's uploads get further by themselves. */
+  running(): number
   setOwner(owner: string | null): void
   /** Called once after each batch of changes. */
   subscribe(listener: () => void): () => void
@@ -45,6 +47,11 @@ export function createSnapshot<Result>(): Snapshot<Result> {
   let list: readonly Upload<Result>[] | undefined
   let scheduled = false
 
+  /** Whether the map's own order is the uploads' order. */
+  let sorted = true
+  let last = 0
+  let running = 0
+
   const changed = (): void => {
     list = undefined
     if (scheduled || listeners.size === 0) return
@@ -54,55 +61,80 @@ export function createSnapshot<Result>(): Snapshot<Result> {
       for (const listener of [...listeners]) listener()
     })
   }
-  const place = (record: PendingUpload, progress: Progress | null): Upload<Result> => {
-    const upload = Object.freeze({ ...record, metadata: Object.freeze({ ...record.metadata }), progress, durable }) as Upload<Result>
-    uploads.set(record.id, upload)
+  const count = (upload: Upload<Result> | undefined, by: number): void => {
+    if (upload?.owner === owner && runsByItself(upload)) running += by
+  }
+  const set = (upload: Upload<Result>): Upload<Result> => {
+    const known = uploads.get(upload.id)
+    count(known, -1)
+    count(upload, 1)
+    if (known?.order !== upload.order) {
+      if (known || upload.order < last) sorted = false
+      last = Math.max(last, upload.order)
+    }
+    uploads.set(upload.id, upload)
     return upload
+  }
+  const drop = (id: string): Upload<Result> | undefined => {
+    const upload = uploads.get(id)
+    count(upload, -1)
+    uploads.delete(id)
+    return upload
+  }
+  const accept = (record: PendingUpload): Upload<Result> | undefined => {
+    const known = uploads.get(record.id)
+    if (record.order <= (gone.get(record.id) ?? 0)) return undefined
+    if (known?.order === record.order) {
+      if (known.revision > record.revision) return undefined
+      if (known.revision === record.revision && known.durable === durable) return known
+    }
+    const progress = record.status === 'uploading' ? (known?.progress ?? null) : null
+    return set(Object.freeze({ ...record, metadata: Object.freeze({ ...record.metadata }), progress, durable }) as Upload<Result>)
   }
   const visible = (upload: Upload<Result> | undefined): Upload<Result> | undefined => (upload?.owner === owner ? upload : undefined)
 
   return {
     list() {
-      list ??= Object.freeze([...uploads.values()].filter((upload) => upload.owner === owner).sort((a, b) => a.order - b.order))
+      if (!list) {
+        const visibles = [...uploads.values()].filter((upload) => upload.owner === owner)
+        list = Object.freeze(sorted ? visibles : visibles.sort((a, b) => a.order - b.order))
+      }
       return list
     },
+    running: () => running,
     get: (id) => visible(uploads.get(id)),
     find: (id) => uploads.get(id),
     all: () => uploads.values(),
     put(record) {
-      const known = uploads.get(record.id)
-      if (record.order <= (gone.get(record.id) ?? 0)) return undefined
-      if (known?.order === record.order && known.revision > record.revision) return undefined
-      const upload = place(record, record.status === 'uploading' ? (known?.progress ?? null) : null)
+      const upload = accept(record)
       changed()
       return upload
     },
     progress(id, progress) {
       const upload = uploads.get(id)
       if (!upload) return undefined
-      const next = Object.freeze({ ...upload, progress: progress && Object.freeze(progress) })
-      uploads.set(id, next)
       changed()
-      return next
+      return set(Object.freeze({ ...upload, progress: progress && Object.freeze(progress) }))
     },
     remove(id) {
-      const upload = uploads.get(id)
+      const upload = drop(id)
       if (!upload) return undefined
       gone.set(id, upload.order)
-      uploads.delete(id)
       changed()
       return upload
     },
-    reset(records, isDurable) {
+    merge(records, asked, isDurable) {
       durable = isDurable
-      const before = new Map(uploads)
-      uploads.clear()
-      for (const record of records) place(record, before.get(record.id)?.progress ?? null)
+      const held = new Set(records.map(({ id }) => id))
+      for (const id of asked) if (!held.has(id)) drop(id)
+      for (const record of records) accept(record)
       changed()
     },
     setOwner(next) {
       if (next === owner) return
       owner = next
+      running = 0
+      for (const upload of uploads.values()) count(upload, 1)
       changed()
     },
     subscribe(listener) {
