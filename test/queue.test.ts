@@ -555,6 +555,14 @@ describe('enqueue', () => {
 })
 
 describe('pages come and go', () => {
+  test('what is saved while the queue still opens is not forgotten by the reading of the store', async () => {
+    const queue = openQueue({ concurrency: 1 })
+    const handles = await Promise.all(Array.from({ length: 20 }, (_, i) => queue.enqueue(file(`${i}`, `${i}`))))
+    await transport.nextRequest()
+    expect(queue.getSnapshot().map(({ name }) => name)).toEqual(Array.from({ length: 20 }, (_, i) => `${i}`))
+    expect(handles.every(({ snapshot }) => snapshot?.durable)).toBe(true)
+  })
+
   test('a page that goes in the middle of a request: the next one sends the same key, once', async () => {
     const upload = await openQueue().enqueue(file())
     const first = await transport.nextRequest()
