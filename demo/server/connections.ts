@@ -22,6 +22,7 @@ export function followConnections(server: Server): Connections {
   let isDraining = false
 
   server.on('connection', (socket) => {
+    if (isDraining) return socket.destroy()
     sockets.set(socket, { since: performance.now(), requests: 0, isBusy: false })
     socket.on('close', () => sockets.delete(socket))
   })

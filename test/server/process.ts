@@ -1,0 +1,55 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+export interface Exited {
+  code: number | null
+  stdout: string
+  stderr: string
+}
+
+export interface ServerProcess {
+  url: string
+  pid: number
+  /** Sends the signal and waits for the end. */
+  stop(signal: NodeJS.Signals): Promise<Exited>
+  exited: Promise<Exited>
+}
+
+function run(env: Record<string, string>): { child: ChildProcess; exited: Promise<Exited>; output: { stdout: string; stderr: string } } {
+  const { PATH = '', HOME = '' } = process.env
+  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts'], { cwd: root, env: { PATH, HOME, PORT: '0', ...env } })
+  const output = { stdout: '', stderr: '' }
+  for (const name of ['stdout', 'stderr'] as const) {
+    child[name].setEncoding('utf8').on('data', (text: string) => {
+      output[name] += text
+    })
+  }
+  const exited = new Promise<Exited>((resolve) => child.on('close', (code) => resolve({ code, ...output })))
+  return { child, exited, output }
+}
+
+/** Runs the server's program to its end. */
+export const runMain = (env: Record<string, string>): Promise<Exited> => run(env).exited
+
+/** Starts the server's program and waits until it listens. */
+export async function startMain(env: Record<string, string>): Promise<ServerProcess> {
+  const { child, exited, output } = run(env)
+  const url = await new Promise<string>((resolve, reject) => {
+    child.stdout!.on('data', () => {
+      const line = /^uponce demo on (http:\S+)\n/.exec(output.stdout)
+      if (line) resolve(line[1]!)
+    })
+    void exited.then(({ stderr }) => reject(new Error(`the server ended before it listened: ${stderr}`)))
+  })
+  return {
+    url,
+    pid: child.pid!,
+    exited,
+    stop(signal) {
+      child.kill(signal)
+      return exited
+    },
+  }
+}
