@@ -70,8 +70,11 @@ export interface QueuePorts {
 /** Receipts of succeeded uploads are kept so long, ms, and so many. */
 const receiptAge = 86_400_000
 const receiptCount = 1_000
-/** Without Web Locks a tab that died keeps others waiting so long, ms: timers of hidden tabs run once a minute. */
-const leaseLength = 90_000
+/**
+ * Without Web Locks a tab that died keeps the next waiting so long, ms. The timers of a tab hidden for long run once a minute, so it loses
+ * the lease to one that is seen.
+ */
+const leaseLength = 15_000
 /** One transaction of `enqueueAll` takes so many files. */
 const batchSize = 64
 
@@ -181,11 +184,13 @@ export function createUploadQueue<Result = UploadReceipt>(
     onMessage(message) {
       if (store.durable && !closing.signal.aborted) ledger.hear(message)
     },
-    onRunner() {
-      isRunner = true
-      takeOver().catch(() => {
-        // Closed meanwhile.
-      })
+    onRunner(mine) {
+      isRunner = mine
+      if (!mine) void runner.halt()
+      else
+        takeOver().catch(() => {
+          // Closed meanwhile.
+        })
     },
   })
 
@@ -252,7 +257,7 @@ export function createUploadQueue<Result = UploadReceipt>(
     const receipts = all.filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
     const old = receipts.filter(({ endedAt }, place) => place >= receiptCount || (endedAt ?? 0) + receiptAge <= now())
     if (old.length > 0) await purge(old.map(({ id }) => id))
-    runner.start()
+    if (isRunner) runner.start()
   }
 
   async function purge(ids: string[]): Promise<void> {
@@ -469,10 +474,12 @@ export function createUploadQueue<Result = UploadReceipt>(
       for (const check of [...resting]) check()
       network.close()
       const under = [...snapshot.all()].filter(({ status }) => status === 'uploading')
-      await runner.close()
+      await runner.halt()
       const interrupt = (record: PendingUpload): PendingUpload => transition(record, { type: 'interrupted' })
       if (isRunner) await Promise.all(under.map(({ id }) => store.change(id, interrupt).catch(() => undefined)))
       tabs.close()
+      if (!locks && isRunner)
+        await store.setting('runner', (held) => (held?.id === tabId ? { id: tabId, until: 0 } : undefined)).catch(() => undefined)
       store.close()
     },
   }

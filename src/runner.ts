@@ -24,11 +24,12 @@ export interface Runner {
   start(): void
   /** Something changed: looks whether something can start. Cheap to call often. */
   look(): void
+  /** Ends all runs, and begins none until started again; resolves when they have ended. */
+  halt(): Promise<void>
   /** Ends the run of this upload, if there is one, wherever it is. */
   stop(id: string): void
   /** Whether nothing would be gained by waiting for this upload now. */
   waits(record: PendingUpload): boolean
-  close(): Promise<void>
 }
 
 interface Run {
@@ -203,7 +204,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       const origin = originOf(record)
       return (record.notBefore !== null && record.notBefore > now()) || (origin !== undefined && network.capacity(origin) === 0)
     },
-    async close() {
+    async halt() {
       running = false
       clearTimeout(timer)
       const ending = [...runs.values()].map((run) => run.done)

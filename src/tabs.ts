@@ -18,8 +18,8 @@ export interface TabsOptions<Message> {
   /** Where there are no Web Locks: takes or renews the lease kept in the store; resolves with whether this tab has it. */
   lease(): Promise<boolean>
   onMessage(message: Message): void
-  /** This tab sends from now on. */
-  onRunner(): void
+  /** This tab sends from now on; or no longer, where another took a lease that it could not renew in time. */
+  onRunner(isRunner: boolean): void
 }
 
 export interface Tabs<Message> {
@@ -54,7 +54,7 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     const held = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
     manager
       .request(name, { signal }, () => {
-        onRunner()
+        onRunner(true)
         return held
       })
       .catch(() => {
@@ -65,10 +65,8 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
   const byLease = async (): Promise<void> => {
     const mine = await lease().catch(() => false)
     if (signal.aborted) return
-    if (mine && !runner) {
-      runner = true
-      onRunner()
-    }
+    if (mine !== runner) onRunner(mine)
+    runner = mine
     timer = setTimeout(byLease, leaseBeat)
   }
 
