@@ -58,6 +58,15 @@ export function parseProblem(answer: Answer): Problem | undefined {
 /** Both wire forms of one value are one key. */
 const bareKey = (key: string | null): string | undefined => key?.trim().replace(/^"(.*)"$/, '$1')
 
+/** A validator that throws has found nothing proven. */
+const validate = async <Result>(schema: StandardSchema<Result>, value: unknown): Promise<StandardResult<Result> | undefined> => {
+  try {
+    return await schema['~standard'].validate(value)
+  } catch {
+    return undefined
+  }
+}
+
 const replayMarkers = ['Idempotent-Replayed', 'Idempotent-Replay', 'Idempotency-Replayed']
 
 /** A 2xx must say that this very file was stored. Resolves `undefined` where it does not: a sign-in page of some network answers 200 too. */
@@ -78,7 +87,7 @@ export async function prove<Result>(
     }
   }
   const json = parseJson(text)
-  const checked = json && (await Promise.resolve(proof['~standard'].validate(json.value)).catch(() => undefined))
+  const checked = json && (await validate(proof, json.value))
   const stored = (json?.value as { sha256?: unknown } | null | undefined)?.sha256
   // A receipt for other bytes proves that something else was stored.
   if (typeof stored === 'string' && /^[0-9a-f]{64}$/i.test(stored) && stored.toLowerCase() !== record.sha256) return undefined

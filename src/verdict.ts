@@ -79,7 +79,7 @@ export function fullJitter(attempts: number, { baseDelay, maxDelay }: RetryPolic
 
 /** Never shorter than what the server said, up to the longest that is obeyed; a tenth (at most 1 s) of jitter on top, so that clients spread. */
 const obey = (retryAfter: number, max: number, random: () => number): number => {
-  const delay = Math.min(Math.max(retryAfter, delayFloor), max)
+  const delay = Math.max(Math.min(retryAfter, max), delayFloor)
   return Math.round(delay + random() * Math.min(1000, delay / 10))
 }
 

@@ -64,9 +64,11 @@ export function buildRequest(
     if (reserved.includes(name)) throw new UploadError('invalid-request', `The header ${name} is the queue's to set, not the app's.`)
     headers.set(name, value)
   }
-  if (form === 'raw') return { headers, body: bytes }
+  // Wrapped anew: WebKit has sent a Blob just as it came out of IndexedDB as an empty body, and without an error.
+  const file = new Blob([bytes], { type: contentType })
+  if (form === 'raw') return { headers, body: file }
   const body = new FormData()
   for (const [key, value] of Object.entries(record.metadata)) body.append(key, value)
-  body.append(form.field, bytes.type === contentType ? bytes : new Blob([bytes], { type: contentType }), record.name)
+  body.append(form.field, file, record.name)
   return { headers, body }
 }

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import type { UploadErrorFacts } from '../src/errors.js'
-import { type Action, isEnded, newRecord, type PendingUpload, parseRow, transition, type UploadStatus } from '../src/record.js'
+import { type Action, newRecord, type PendingUpload, parseRow, transition, type UploadStatus } from '../src/record.js'
 
 const sha256 = 'ab'.repeat(32)
 const error: UploadErrorFacts = { code: 'http', message: 'Busy.', retryable: true, status: 503 }
@@ -292,10 +292,6 @@ test('hurry forgets the wait and nothing else', () => {
   expect(transition(deferred, actions.hurried)).toEqual({ ...deferred, notBefore: null, revision: deferred.revision + 1 })
 })
 
-test.each(statuses)('isEnded of %s', (status) => {
-  expect(isEnded({ status })).toBe(status === 'succeeded' || status === 'failed')
-})
-
 const anyAction: fc.Arbitrary<Action> = fc.oneof(
   fc.record({ type: fc.constant('hashed' as const), sha256: fc.constantFrom(sha256, 'cd'.repeat(32)) }),
   fc.constant<Action>({ type: 'started' }),
@@ -345,7 +341,7 @@ test('whatever happens: only a hashed record runs, only an ended one has an end,
       const end = sequence.reduce(transition, fresh({ sha256: hashed ? sha256 : null, paused }))
       if (end.status === 'pending' || end.status === 'uploading') expect(end.sha256).not.toBeNull()
       if (end.status === 'preparing') expect(end.sha256).toBeNull()
-      expect(end.endedAt !== null).toBe(isEnded(end))
+      expect(end.endedAt !== null).toBe(end.status === 'succeeded' || end.status === 'failed')
       if (end.status === 'failed') expect(end.error).not.toBeNull()
       if (end.status !== 'succeeded') expect(end.result).toBeNull()
       expect(parseRow(structuredClone(end))).toEqual({ record: end })
