@@ -21,9 +21,10 @@ const main = `
 import { createUploadQueue } from 'uponce'
 
 const queue = createUploadQueue({ endpoint: '/uploads' })
+const show = (value) => { document.querySelector('output').textContent = JSON.stringify(value) }
+queue.on('blocked', ({ error }) => show({ error: error.code }))
 document.querySelector('input').addEventListener('change', async (event) => {
   const upload = await queue.enqueue(event.target.files[0])
-  const show = (value) => { document.querySelector('output').textContent = JSON.stringify(value) }
   upload.done.then(show, (error) => show({ error: error.code ?? String(error) }))
 })
 `
@@ -61,6 +62,7 @@ describeWith(programs.chromium, 'an app that installed the packed package', () =
         violations.push(`${violatedDirective} ${blockedURI}`),
       )
     })
+    await page.goto(server.url) // gives the visitor's cookie
     const requests = await openSite(page, server.url, site, { 'Content-Security-Policy': "default-src 'self'" })
     await page.setInputFiles('input', { name: 'three.bin', mimeType: 'application/octet-stream', buffer: bytes })
     await page.waitForFunction(() => document.querySelector('output')?.textContent)
