@@ -55,6 +55,7 @@ export interface ResolvedOptions<Result> extends Sending<Result> {
   name: string
   owner: () => string | null | Promise<string | null>
   keyFormat: 'bare' | 'quoted'
+  outcome: string | URL | false | undefined
   concurrency: number
   maxAge: number
   maxFileSize: number | undefined
@@ -157,6 +158,7 @@ export function resolveOptions<Result>(options: UploadQueueOptions<Result>): Res
     digestHeader: options.digestHeader ?? 'X-File-Sha256',
     nameHeader: options.nameHeader ?? 'X-File-Name',
     keyFormat: options.keyFormat ?? 'bare',
+    outcome: options.outcome,
     concurrency: options.concurrency ?? 3,
     retry: {
       limit: retry.limit ?? 10,

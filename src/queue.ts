@@ -119,6 +119,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   let opening: Promise<void> | undefined
   let owner: string | null = null
   let paused = false
+  let learnedOutcomeUrl: string | undefined
   let isRunner = false
   let reachable = true
   let outage = false
@@ -168,6 +169,16 @@ export function createUploadQueue<Result = UploadReceipt>(
     bytes: (id) => patiently(() => store.bytes(id)),
     act: (id, action, warning) => patiently(() => ledger.act(id, action, warning)),
     progress: (id, loaded, total) => ledger.tell({ type: 'progress', id, loaded, total }),
+    outcomeUrl() {
+      const { outcome = learnedOutcomeUrl } = settings
+      return outcome === false || outcome === undefined ? undefined : new URL(outcome, globalThis.location?.href).href
+    },
+    learned(outcomeUrl) {
+      if (settings.outcome !== undefined || outcomeUrl === learnedOutcomeUrl) return
+      learnedOutcomeUrl = outcomeUrl
+      // One that is not remembered is learned again.
+      store.setting('outcomeUrl', () => outcomeUrl).catch(() => {})
+    },
   })
 
   const tabs = createTabs<Message>({
@@ -241,6 +252,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       })
     }
     paused = (await store.setting('paused')) ?? false
+    learnedOutcomeUrl = await store.setting('outcomeUrl')
   }
 
   async function findOwner(): Promise<string | null> {

@@ -188,7 +188,7 @@ function follow(record: PendingUpload, action: Action): PendingUpload {
         error: action.error,
       }
     case 'interrupted':
-      return status === 'uploading' ? { ...record, status: 'pending' } : record
+      return status === 'uploading' ? { ...record, status: 'pending', reason: null, error: null } : record
     case 'succeeded':
       return {
         ...record,

@@ -17,6 +17,8 @@ export interface RunnerOptions<Result> {
   bytes(id: string): Promise<Blob | undefined>
   act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined>
   progress(id: string, loaded: number, total: number): void
+  outcomeUrl(): string | undefined
+  learned(outcomeUrl: string): void
 }
 
 /** Sends the queue's uploads, from the one tab whose turn it is. */
@@ -155,6 +157,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
         reportedAt = now()
         deps.progress(id, loaded, total)
       },
+      outcomeUrl: deps.outcomeUrl,
+      learned: deps.learned,
       async refresh(renew, since) {
         if (!refreshing && refreshedAt >= since) return
         refreshing ??= Promise.resolve(renew())

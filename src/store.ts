@@ -12,6 +12,8 @@ export interface Entry {
 export interface Settings {
   /** Whether the whole queue is paused: what is enqueued meanwhile is paused too. */
   paused: boolean
+  /** Where the server says that outcomes can be asked for. */
+  outcomeUrl: string
   /** When the runner without Web Locks last said that it lives, and who it is. */
   runner: { id: string; until: number }
 }

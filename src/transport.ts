@@ -4,7 +4,8 @@ export interface TransportRequest {
   url: string
   method: string
   headers: Headers
-  body: Blob | FormData
+  /** Absent where the outcome of an earlier request is asked for. */
+  body?: Blob | FormData | undefined
   credentials: RequestCredentials
   /** Ends the request; its reason is what `send` rejects with. */
   signal: AbortSignal
@@ -71,7 +72,7 @@ export function fetchTransport(): Transport {
       }
       let response: Response
       try {
-        response = await fetch(url, { method, headers, body, credentials, signal })
+        response = await fetch(url, { method, headers, body: body ?? null, credentials, signal })
       } catch (cause) {
         throw signal.aborted ? signal.reason : noAnswer(cause)
       }
@@ -138,7 +139,7 @@ export function xhrTransport(): Transport {
           xhr.withCredentials = credentials === 'include'
           for (const [name, value] of headers) xhr.setRequestHeader(name, value)
           signal.addEventListener('abort', onAbort)
-          xhr.send(body)
+          xhr.send(body ?? null)
         } catch (cause) {
           settle(() => reject(signal.aborted ? signal.reason : notSendable(cause)))
         }

@@ -2,10 +2,11 @@ import pRetry from 'p-retry'
 import { digest } from './digest.js'
 import { UploadError } from './errors.js'
 import type { Network } from './network.js'
+import { isAskedFirst, learnOutcomeUrl, readOutcome } from './outcome.js'
 import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js'
 import type { Action, PendingUpload } from './record.js'
 import type { Upload } from './snapshot.js'
-import type { Transport, TransportAnswer } from './transport.js'
+import type { Transport, TransportAnswer, TransportRequest } from './transport.js'
 import { type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
 import { buildRequest, type WireOptions } from './wire.js'
 
@@ -45,6 +46,10 @@ export interface UploadContext<Result> {
   progress(loaded: number, total: number): void
   /** Where this upload goes. */
   located(origin: string): void
+  /** Where outcomes can be asked for, as far as that is known. */
+  outcomeUrl(): string | undefined
+  /** An answer said where outcomes can be asked for. */
+  learned(outcomeUrl: string): void
   /** Runs `renew` unless another upload has done so since `since`; one at a time for the whole queue. */
   refresh(renew: () => Promise<unknown>, since: number): Promise<void>
 }
@@ -183,7 +188,10 @@ async function send<Result>(
     const { headers, body } = buildRequest(record, bytes, own, options)
     const { method, credentials, transport } = options
     network.entered(originOf(url))
-    const answer = await transport.send({ url, method, headers, body, credentials, signal: deadline.signal, onProgress: deadline.moved })
+    const request = { headers, credentials, signal: deadline.signal }
+    const known = isAskedFirst(record) && (await ask(context, record, url, request))
+    if (known) return known
+    const answer = await transport.send({ ...request, url, method, body, onProgress: deadline.moved })
     return await read(context, record, url, answer)
   } catch (thrown) {
     if (signal.aborted) throw signal.reason
@@ -201,6 +209,28 @@ async function send<Result>(
     deadline.clear()
   }
 }
+
+/** Asks what became of the last request, instead of sending the bytes again; resolves `undefined` where they have to be sent. */
+async function ask<Result>(
+  context: UploadContext<Result>,
+  record: PendingUpload,
+  url: string,
+  request: Pick<TransportRequest, 'headers' | 'credentials' | 'signal'>,
+): Promise<Sent<Result> | undefined> {
+  const outcomeUrl = context.outcomeUrl()
+  if (outcomeUrl === undefined) return undefined
+  const headers = new Headers(request.headers)
+  for (const name of ['Content-Type', 'Upload-Metadata', 'X-File-Name']) headers.delete(name)
+  const answer = await context.options.transport.send({ ...request, url: outcomeUrl, method: 'GET', headers, onProgress() {} })
+  const known = readOutcome(answer)
+  if (known === undefined) return undefined
+  if (known !== 'in-flight') return read(context, record, url, { ...known, url, redirected: false, broken: false })
+  const error = new UploadError('in-progress', 'The server is still working on an earlier attempt.', { status: answer.status })
+  return { outcome: { error, url, retryAfter: retryAfterOf(answer, context.now()), overruled: await overrule(context, error) } }
+}
+
+const retryAfterOf = ({ headers }: TransportAnswer, now: number): number | null =>
+  parseRetryAfter(headers.get('Retry-After'), headers.get('Date'), now)
 
 /** Ends an attempt that lasts too long, or in which no byte moves. */
 function startDeadline<Result>({ options, signal, upload, progress }: UploadContext<Result>): {
@@ -295,12 +325,14 @@ async function read<Result>(
   const elsewhere = answer.redirected && originOf(answer.url) !== originOf(url)
   if (!elsewhere) {
     network.answered(originOf(url))
+    const outcomeUrl = learnOutcomeUrl(answer.headers.get('Idempotency-Outcome'), answer.url)
+    if (outcomeUrl !== undefined) context.learned(outcomeUrl)
     const proven = await prove(answer, record, options.response)
     if (proven) return { proven }
   }
-  const { status, headers } = answer
+  const { status } = answer
   const problem = parseProblem(answer)
-  const retryAfter = parseRetryAfter(headers.get('Retry-After'), headers.get('Date'), now())
+  const retryAfter = retryAfterOf(answer, now())
   const facts = { status, problem }
   const error = describe()
   return { outcome: { error, url, retryAfter, overruled: await overrule(context, error) } }

@@ -23,6 +23,10 @@ const passOn = (...through: ((request: Request) => Promise<Response>)[]): void =
   let turn = 0
   network.use(
     http.head(endpoint, () => new HttpResponse()),
+    http.get(`${endpoint}/outcome`, ({ request }) => {
+      requests.push({ method: 'GET', key: request.headers.get('Idempotency-Key') ?? '', sha256: '', name: '' })
+      return handle(request) as never
+    }),
     http.post(endpoint, async ({ request }) => {
       const { headers } = request
       requests.push({
@@ -82,6 +86,31 @@ describe('the path of one file through the real handler', () => {
     expect(requests[1]).toEqual(requests[0])
     expect(replayed).toHaveBeenCalledExactlyOnceWith(true)
     expect((await stored()).map(({ id }) => id)).toEqual([receipt.uploadId])
+  })
+
+  test('once the server has said where, the outcome of a large upload is asked for before it is sent again', async () => {
+    const lose = async (request: Request): Promise<Response> => {
+      await handle(request)
+      return HttpResponse.error()
+    }
+    passOn(handle, lose)
+    await (await queue.enqueue(new Blob(['small']))).done
+    requests = []
+    const upload = await queue.enqueue(new Blob([allBytes(2_000_000)]))
+    const receipt = await upload.done
+    expect(requests.map(({ method }) => method)).toEqual(['POST', 'GET'])
+    expect(upload.snapshot).toMatchObject({ replayed: true, result: { uploadId: receipt.uploadId } })
+    expect(await stored()).toHaveLength(2)
+  })
+
+  test('an outcome that is not known means that the bytes have to be sent; the next page remembers where to ask', async () => {
+    passOn(handle, async () => HttpResponse.error(), handle)
+    await (await queue.enqueue(new Blob(['small']))).done
+    await queue.close()
+    queue = createUploadQueue(fast as UploadQueueOptions)
+    requests = []
+    await (await queue.enqueue(new Blob([allBytes(2_000_000)]))).done
+    expect(requests.map(({ method }) => method)).toEqual(['POST', 'GET', 'POST'])
   })
 
   test('bytes that change on the way are refused by the server, and the right ones are sent again', async () => {
