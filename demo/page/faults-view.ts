@@ -1,0 +1,93 @@
+import type { Upload } from 'uponce'
+import { h, onPress, setEnabled, setText } from './dom.js'
+import { formatClock } from './format.js'
+import { type FaultName, faultNames, type Look } from './server-state.js'
+
+export interface FaultsView {
+  show(look: Look, uploads: readonly Upload[]): void
+  /** An attempt got no answer. */
+  noteSilence(): void
+}
+
+export interface FaultsViewOptions {
+  list: HTMLElement
+  disarm: HTMLButtonElement
+  onOrder(fault: FaultName): void
+  onDisarm(): void
+}
+
+const texts: Record<FaultName, [title: string, effect: string]> = {
+  'lose-answer': ['Lose the answer', 'Stores the file, then drops the connection'],
+  'cut-body': ['Cut the body', 'Drops the connection half-way'],
+  unavailable: ['503 Unavailable', 'With Retry-After: 5'],
+  'too-many': ['429 Too many', 'With Retry-After: 5'],
+  'server-error': ['500 Error', 'Says no more than that'],
+  slow: ['Slow line', 'Reads 64 KiB a second'],
+  away: ['Server away', 'Drops everybody for 20 s'],
+}
+
+/** The panel that makes things go wrong, and says what came of it. */
+export function createFaultsView({ list, disarm, onOrder, onDisarm }: FaultsViewOptions): FaultsView {
+  let isAway = false
+  let wasAway = false
+  let unanswered = 0
+
+  const goAway = (): void => {
+    if (!isAway) unanswered = 0
+    isAway = true
+    wasAway = true
+  }
+  /** What is under way dies before the server can tell that it is away. */
+  const order = (fault: FaultName): void => {
+    if (fault === 'away') goAway()
+    onOrder(fault)
+  }
+
+  const cards = new Map(
+    faultNames.map((fault) => {
+      const [title, effect] = texts[fault]
+      const state = h('span', { class: 'fault-state' })
+      const button = h('button', { type: 'button', class: 'fault', 'data-fault': fault, onclick: () => order(fault) })
+      button.append(h('span', { class: 'fault-title' }, title), h('span', { class: 'fault-effect' }, effect), state)
+      list.append(h('li', {}, button))
+      return [fault, { button, state }]
+    }),
+  )
+  onPress(disarm, onDisarm)
+
+  const armedInWords = (fault: FaultName, { times = 1, seconds }: { times?: number; seconds: number }): string => {
+    if (fault === 'away') return `Away, ${seconds} s left`
+    return times === 1 ? 'Armed: next request' : `Armed: next ${times} requests`
+  }
+
+  function effectInWords(fault: FaultName, { state }: Look, uploads: readonly Upload[]): string {
+    if (fault === 'away') return wasAway ? `Was away: ${unanswered} × no answer` : ''
+    const struck = state.keys
+      .flatMap(({ key, requests }) => requests.filter((request) => request.fault === fault && !request.copy).map(({ at }) => ({ key, at })))
+      .sort((a, b) => (a.at < b.at ? -1 : 1))
+    const last = struck.at(-1)
+    if (!last) return ''
+    const name =
+      uploads.find(({ idempotencyKey }) => idempotencyKey === last.key)?.name ??
+      state.media.find(({ key }) => key === last.key)?.fileName ??
+      `key ${last.key.slice(0, 8)}…`
+    return `Struck ${struck.length > 1 ? `${struck.length} ×, last ` : ''}${formatClock(Date.parse(last.at))}: ${name}`
+  }
+
+  return {
+    show(look, uploads) {
+      const { faults } = look.state
+      if (faults.away) goAway()
+      else isAway = false
+      for (const [fault, { button, state }] of cards) {
+        const armed = faults[fault]
+        button.dataset.armed = String(armed !== undefined)
+        setText(state, armed ? armedInWords(fault, armed) : effectInWords(fault, look, uploads))
+      }
+      setEnabled(disarm, Object.keys(faults).length > 0)
+    },
+    noteSilence() {
+      if (isAway) unanswered++
+    },
+  }
+}

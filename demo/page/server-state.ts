@@ -1,0 +1,179 @@
+import type { Upload } from 'uponce'
+
+export const faultNames = ['lose-answer', 'cut-body', 'unavailable', 'too-many', 'server-error', 'slow', 'away'] as const
+export type FaultName = (typeof faultNames)[number]
+
+/** A stored file. */
+export interface Media {
+  id: string
+  fileName: string | null
+  contentType: string
+  bytes: number
+  sha256: string
+  key: string
+  createdAt: string
+}
+
+/** One request as the server saw it. */
+export interface SeenRequest {
+  at: string
+  /** Null while it runs, and when no answer was sent. */
+  status: number | null
+  bytes: number
+  replayed: boolean
+  fault: FaultName | null
+  /** Sent again by the browser itself, within one and the same attempt. */
+  copy: boolean
+}
+
+export interface ServerState {
+  /** Newest first, at most `mediaLimit`. */
+  media: Media[]
+  /** Since the server started. */
+  keys: { key: string; requests: SeenRequest[] }[]
+  objects: number
+  /** What will strike the next requests. */
+  faults: Partial<Record<FaultName, { times?: number; seconds: number }>>
+}
+
+/** The server lists no more rows than these. */
+export const mediaLimit = 1000
+
+/** The server as it was when last asked. */
+export interface Look {
+  /** When it was asked, ms since 1970: what happened later is not in it. */
+  askedAt: number
+  state: ServerState
+  /** Whether faults can be ordered: a server that is not for play has no such routes, and tells of no requests. */
+  hasFaults: boolean
+}
+
+export interface ServerWatch {
+  readonly last: Look | undefined
+  /** Something happened that the server may have seen: asks soon. */
+  nudge(): void
+  /** Orders that one more request goes wrong; rejects where that could not be said. */
+  order(fault: FaultName): Promise<void>
+  /** Takes every order back. */
+  disarm(): Promise<void>
+}
+
+/** How long after a nudge the server is asked, ms: several changes make one question. */
+const nudgeDelay = 150
+const busyPause = 1_000
+const restPause = 5_000
+/** What the server is told to send as Retry-After, or how long it stays away, s. */
+const faultSeconds: Partial<Record<FaultName, number>> = { unavailable: 5, 'too-many': 5, away: 20 }
+
+async function request(path: string, init: RequestInit = {}): Promise<Response> {
+  const response = await fetch(path, { cache: 'no-store', ...init })
+  if (!response.ok && response.status !== 404) throw new Error(`${path} was answered with ${response.status}.`)
+  return response
+}
+
+/** Asks the server what it holds: after each change, often while something is under way, seldom otherwise, never from a hidden tab. */
+export function watchServer(options: {
+  isBusy(): boolean
+  onLook(look: Look): void
+  /** It gave no answer, or one that makes no sense. */
+  onSilence(): void
+}): ServerWatch {
+  let last: Look | undefined
+  let hasFaults = true
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let asking = false
+  let again = false
+
+  async function ask(): Promise<Look> {
+    const askedAt = Date.now()
+    const response = hasFaults ? await request('/demo/state') : undefined
+    if (response?.ok) return { askedAt, state: (await response.json()) as ServerState, hasFaults }
+    hasFaults = false
+    const media = (await (await request('/media')).json()) as Media[]
+    return { askedAt, state: { media, keys: [], objects: media.length, faults: {} }, hasFaults }
+  }
+
+  async function look(): Promise<void> {
+    if (asking) {
+      again = true
+      return
+    }
+    asking = true
+    again = false
+    clearTimeout(timer)
+    try {
+      last = await ask()
+      options.onLook(last)
+    } catch {
+      options.onSilence()
+    }
+    asking = false
+    later(again ? nudgeDelay : isLively() ? busyPause : restPause)
+  }
+
+  const isLively = (): boolean => options.isBusy() || Object.keys(last?.state.faults ?? {}).length > 0
+  const later = (delay: number): void => {
+    clearTimeout(timer)
+    if (!document.hidden) timer = setTimeout(look, delay)
+  }
+  document.addEventListener('visibilitychange', () => later(0))
+  void look()
+
+  return {
+    get last() {
+      return last
+    },
+    nudge() {
+      if (asking) again = true
+      else later(nudgeDelay)
+    },
+    async order(fault) {
+      const times = (last?.state.faults[fault]?.times ?? 0) + 1
+      const seconds = faultSeconds[fault]
+      const body = JSON.stringify({ fault, times, ...(seconds === undefined ? {} : { seconds }) })
+      await request('/demo/faults', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body })
+      await look()
+    },
+    async disarm() {
+      await request('/demo/faults', { method: 'DELETE' })
+      await look()
+    },
+  }
+}
+
+export interface Totals {
+  /** Files that were picked and not withdrawn: every key that the queue or the server knows. */
+  picked: number
+  stored: number
+  requests: number
+  replays: number
+  /** Rows beyond the first of any key. */
+  storedTwice: number
+  /** Uploads that succeeded before the server was asked, and of which it has no row. */
+  lost: number
+}
+
+export const rowsByKey = (media: readonly Media[]): Map<string, Media[]> => {
+  const rows = new Map<string, Media[]>()
+  for (const row of media) rows.set(row.key, [...(rows.get(row.key) ?? []), row])
+  return rows
+}
+
+export function totalsOf(uploads: readonly Upload[], { state, askedAt }: Look): Totals {
+  const rows = rowsByKey(state.media)
+  const seen = state.keys.flatMap(({ requests }) => requests)
+  // Where the server has more rows than it lists, what is older than the list cannot be judged.
+  const since = state.media.length < mediaLimit ? 0 : Date.parse(state.media.at(-1)?.createdAt ?? '')
+  const lost = uploads.filter(
+    ({ status, endedAt, idempotencyKey }) =>
+      status === 'succeeded' && endedAt !== null && endedAt < askedAt && endedAt >= since && !rows.has(idempotencyKey),
+  )
+  return {
+    picked: new Set([...rows.keys(), ...uploads.map(({ idempotencyKey }) => idempotencyKey)]).size,
+    stored: state.media.length,
+    requests: seen.length,
+    replays: seen.filter(({ replayed }) => replayed).length,
+    storedTwice: state.media.length - rows.size,
+    lost: lost.length,
+  }
+}

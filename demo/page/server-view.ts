@@ -1,0 +1,148 @@
+import type { Upload } from 'uponce'
+import { createCopyButton, h, setText, showInOrder } from './dom.js'
+import { count, formatBytes, formatClock } from './format.js'
+import { type Look, type Media, rowsByKey, type SeenRequest, type Totals, totalsOf } from './server-state.js'
+
+export interface ServerView {
+  show(look: Look, uploads: readonly Upload[]): void
+  /** The server does not answer: what is shown is what was last known. */
+  showSilence(): void
+}
+
+export interface ServerViewOptions {
+  list: HTMLElement
+  summary: HTMLElement
+  totals: HTMLElement
+  say(text: string): void
+}
+
+/** Rows shown; a page of a thousand serves nobody. */
+const rowsShown = 200
+
+/** What happened to one request, in few words, and how it is to be seen. */
+function requestInWords(request: SeenRequest, isStored: boolean): { text: string; tone: string } {
+  const { status, fault, replayed, copy, bytes } = request
+  const again = copy ? ', repeated by the browser itself' : ''
+  if (status === null) {
+    if (fault === 'lose-answer') return { text: `${isStored ? 'stored, ' : ''}answer dropped${again}`, tone: 'bad' }
+    if (fault === 'cut-body') return { text: `cut after ${formatBytes(bytes)}${again}`, tone: 'bad' }
+    return { text: `${formatBytes(bytes)} received, no answer sent${again}`, tone: 'waits' }
+  }
+  if (replayed) return { text: `${status} replayed${again}`, tone: 'good' }
+  const slow = fault === 'slow' ? ' over a slow line' : ''
+  return { text: `${status}${slow}${again}`, tone: status < 300 ? 'good' : status < 500 && status !== 429 ? 'bad' : 'waits' }
+}
+
+interface Entry {
+  key: string
+  media: Media | undefined
+  requests: readonly SeenRequest[]
+  upload: Upload | undefined
+}
+
+/** One for each stored row, and one for each key that the server has seen and stored nothing for. Newest first. */
+function entriesOf({ state }: Look, uploads: readonly Upload[]): Entry[] {
+  const byKey = new Map(uploads.map((upload) => [upload.idempotencyKey, upload]))
+  const seen = new Map(state.keys.map(({ key, requests }) => [key, requests]))
+  const rows = rowsByKey(state.media)
+  const bare = state.keys.filter(({ key }) => !rows.has(key)).toReversed()
+  return [
+    ...bare.map(({ key, requests }) => ({ key, media: undefined, requests, upload: byKey.get(key) })),
+    ...state.media.map((media) => ({ key: media.key, media, requests: seen.get(media.key) ?? [], upload: byKey.get(media.key) })),
+  ]
+}
+
+function comparison(media: Media, upload: Upload | undefined): { text: string; tone: string } {
+  if (!upload?.sha256) return { text: 'not in the list here', tone: 'plain' }
+  return upload.sha256 === media.sha256 ? { text: '= the digest here', tone: 'good' } : { text: '≠ the digest here', tone: 'bad' }
+}
+
+function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
+  const name = media?.fileName ?? upload?.name ?? `key ${key.slice(0, 8)}…`
+  const title = h('bdi', { class: 'name', title: name })
+  title.append(media ? h('a', { href: `/media/${encodeURIComponent(media.id)}`, download: name, title: `Download ${name}` }, name) : name)
+  const badge = h('span', { class: 'badge' }, media ? 'Stored' : 'No file')
+  const size = h('span', { class: 'size' }, media ? formatBytes(media.bytes) : '')
+  const keyButton = createCopyButton('key', say)
+  keyButton.show(key, name)
+  const facts = h('div', { class: 'facts' }, keyButton.element)
+  const mark = h('span', { class: 'mark' })
+  if (media) {
+    const digest = createCopyButton('digest', say)
+    digest.show(media.sha256, `${name} on the server`)
+    facts.append(digest.element, mark)
+  }
+  const requests = h('ol', { class: 'requests', 'aria-label': `Requests for ${name}` })
+  const element = h(
+    'li',
+    { class: 'item', 'data-key': key, 'data-status': media ? 'succeeded' : 'pending' },
+    h('div', { class: 'item-head' }, badge, title, size),
+    facts,
+    requests,
+  )
+
+  let shownRequests = ''
+  const update = (entry: Entry): void => {
+    if (entry.media) {
+      const { text, tone } = comparison(entry.media, entry.upload)
+      setText(mark, text)
+      mark.dataset.tone = tone
+    }
+    const print = JSON.stringify(entry.requests)
+    if (print === shownRequests) return
+    shownRequests = print
+    requests.replaceChildren(
+      ...entry.requests.map((request) => {
+        const { text, tone } = requestInWords(request, entry.media !== undefined)
+        return h('li', { 'data-tone': tone, title: `Begun ${formatClock(Date.parse(request.at))}` }, text)
+      }),
+    )
+  }
+  return { element, update }
+}
+
+const totalNames: (keyof Totals)[] = ['picked', 'stored', 'requests', 'replays', 'storedTwice', 'lost']
+
+export function createServerView({ list, summary, totals, say }: ServerViewOptions): ServerView {
+  const rows = new Map<string, ReturnType<typeof createRow>>()
+  let answeredAt: number | undefined
+
+  const showTotals = (look: Look, uploads: readonly Upload[]): void => {
+    const values = totalsOf(uploads, look)
+    for (const name of totalNames) {
+      const output = totals.querySelector<HTMLElement>(`[data-total="${name}"]`)
+      if (!output) continue
+      const isUnknown = !look.hasFaults && (name === 'requests' || name === 'replays')
+      setText(output, isUnknown ? '–' : String(values[name]))
+      if (name === 'storedTwice' || name === 'lost') output.dataset.tone = values[name] === 0 ? 'good' : 'bad'
+    }
+  }
+
+  return {
+    show(look, uploads) {
+      answeredAt = look.askedAt
+      const entries = entriesOf(look, uploads)
+      const { media, objects } = look.state
+      const more = entries.length > rowsShown ? `, the newest ${rowsShown} below` : ''
+      setText(summary, media.length === 0 ? 'Nothing yet' : `${count(media.length, 'row')}, ${count(objects, 'object')}${more}`)
+      summary.dataset.tone = 'plain'
+      const shown = new Map(entries.slice(0, rowsShown).map((entry) => [`${entry.media?.id ?? ''} ${entry.key}`, entry]))
+      for (const id of [...rows.keys()]) if (!shown.has(id)) rows.delete(id)
+      for (const [id, entry] of shown) {
+        const row = rows.get(id) ?? createRow(entry, say)
+        rows.set(id, row)
+        row.update(entry)
+      }
+      showInOrder(
+        list,
+        [...shown.keys()].map((id) => rows.get(id)!.element),
+      )
+      showTotals(look, uploads)
+    },
+    showSilence() {
+      const since = answeredAt === undefined ? '' : ` As it was at ${formatClock(answeredAt)}.`
+      setText(summary, `The server does not answer.${since}`)
+      summary.dataset.tone = 'waits'
+    },
+  }
+}

@@ -1,0 +1,159 @@
+import type { Upload, UploadQueue } from 'uponce'
+import { capitalize, formatDuration, reasonInWords } from './format.js'
+import type { SeenRequest } from './server-state.js'
+
+/** One line of an upload's story. */
+export interface Line {
+  /** ms since 1970. */
+  at: number
+  tone: 'plain' | 'sent' | 'waits' | 'good' | 'bad'
+  text: string
+}
+
+interface Story {
+  lines: Line[]
+  /** Requests that the lines know of. */
+  requests: number
+  ended: boolean
+}
+
+export interface Stories {
+  /** What is known of how an upload went, oldest line first. */
+  of(upload: Upload): readonly Line[]
+}
+
+const storageKey = 'uponce-demo-stories'
+const linesKept = 200
+
+/** The tab's own memory of stories, which a reload keeps. The queue itself remembers state, not history. */
+function readKept(): Map<string, Story> {
+  try {
+    return new Map(JSON.parse(sessionStorage.getItem(storageKey) ?? '[]') as [string, Story][])
+  } catch {
+    return new Map()
+  }
+}
+
+const endOf = (upload: Upload): Line | undefined => {
+  const at = upload.endedAt ?? Date.now()
+  if (upload.status === 'succeeded') {
+    const text = upload.replayed
+      ? 'Succeeded: the server knew the key and replayed its stored answer'
+      : 'Succeeded: the server stored it and proved it'
+    return { at, tone: 'good', text }
+  }
+  if (upload.status === 'failed') return { at, tone: 'bad', text: `Failed: ${upload.error?.message ?? ''} (${upload.error?.code})` }
+  return undefined
+}
+
+function retryText({ error, notBefore }: Upload, delay: number, reason: string, counted: boolean): string {
+  const why = capitalize(reasonInWords(reason, error?.status))
+  const cost = counted ? '' : ', and it does not count'
+  if (delay > 0) return `${why}: next attempt in ${formatDuration(delay)}${cost}`
+  if (reason === 'network' && !counted && notBefore === null) return `${why}, the server is out of reach: waiting for it${cost}`
+  return `${why}: next attempt at once${cost}`
+}
+
+/** Writes down what the queue's events tell. `onLine` is called with the id of the upload whose story went on. */
+export function followStories(queue: UploadQueue, onLine: (id: string) => void): Stories {
+  const stories = readKept()
+
+  /** The story up to now. What happened while no page of this tab listened is told by the record alone. `known`: requests about to be told. */
+  function storyOf(upload: Upload, known = upload.requests): Story {
+    let story = stories.get(upload.id)
+    if (!story) {
+      story = { lines: [{ at: upload.createdAt, tone: 'plain', text: savedText }], requests: 0, ended: false }
+      stories.set(upload.id, story)
+    }
+    const missed = Math.min(known, upload.requests) - story.requests
+    if (missed > 0) {
+      const what =
+        missed === 1 ? `Request ${story.requests + 1} was sent` : `Requests ${story.requests + 1} to ${story.requests + missed} were sent`
+      story.lines.push({ at: upload.endedAt ?? Date.now(), tone: 'sent', text: `${what} while this page was not looking` })
+      story.requests += missed
+    }
+    return story
+  }
+
+  const tell = (upload: Upload, tone: Line['tone'], text: string): void => {
+    const { lines } = storyOf(upload)
+    if (lines.length < linesKept) lines.push({ at: Date.now(), tone, text })
+    onLine(upload.id)
+  }
+
+  const tellEnd = (upload: Upload): void => {
+    const story = storyOf(upload)
+    const end = endOf(upload)
+    if (story.ended || !end) return
+    story.ended = true
+    story.lines.push(end)
+    onLine(upload.id)
+  }
+
+  queue.on('added', ({ upload }) => {
+    storyOf(upload)
+    onLine(upload.id)
+  })
+  queue.on('started', ({ upload }) => {
+    const story = storyOf(upload, upload.requests - 1)
+    story.requests = upload.requests
+    story.ended = false
+    tell(upload, 'sent', upload.requests === 1 ? 'Request 1 sent' : `Request ${upload.requests} sent, with the same key`)
+  })
+  queue.on('retrying', ({ upload, delay, reason, counted }) => tell(upload, 'waits', retryText(upload, delay, reason, counted)))
+  queue.on('succeeded', ({ upload }) => tellEnd(upload))
+  queue.on('failed', ({ upload }) => tellEnd(upload))
+  queue.on('blocked', ({ upload, error }) => tell(upload, 'bad', `Blocked: ${error.message} (${error.code})`))
+  queue.on('paused', ({ upload }) => tell(upload, 'plain', 'Paused'))
+  queue.on('resumed', ({ upload }) => {
+    storyOf(upload).ended = false
+    tell(upload, 'plain', 'Resumed')
+  })
+  queue.on('cancelled', ({ upload }) => stories.delete(upload.id))
+
+  addEventListener('pagehide', () => {
+    const kept = queue.getSnapshot().flatMap(({ id }) => (stories.has(id) ? [[id, stories.get(id)]] : []))
+    try {
+      sessionStorage.setItem(storageKey, JSON.stringify(kept))
+    } catch {
+      // No room: after a reload the records tell what they know.
+    }
+  })
+
+  return {
+    of(upload) {
+      const story = storyOf(upload)
+      if (!story.ended) tellEndQuietly(upload, story)
+      return story.lines
+    },
+  }
+}
+
+const savedText = 'Saved in this browser, with the key that every request will carry'
+
+function tellEndQuietly(upload: Upload, story: Story): void {
+  const end = endOf(upload)
+  if (!end) return
+  story.ended = true
+  story.lines.push(end)
+}
+
+/** The story in one sentence, as far as it can be told from the record and from what the server saw. */
+export function inOneSentence(upload: Upload, seen: readonly SeenRequest[], rows: number | undefined): string[] {
+  const { requests, status, replayed } = upload
+  const parts: string[] = []
+  if (requests > 1) {
+    const refused = [...new Set(seen.flatMap((request) => (request.status !== null && request.status >= 400 ? [request.status] : [])))]
+    const silent = seen.filter((request) => request.status === null && request.fault !== null).map((request) => request.fault)
+    if (silent.includes('lose-answer')) parts.push('the answer was lost')
+    if (silent.includes('cut-body')) parts.push('the connection was cut half-way')
+    if (refused.length > 0) parts.push(`the server answered ${refused.join(', ')}`)
+    if (parts.length === 0) parts.push('no answer came')
+    parts.push(requests === 2 ? 'the same key was sent again' : `the same key was sent again, ${requests - 1} times`)
+  } else if (requests === 1) parts.push('the file was sent once')
+  if (status === 'succeeded') {
+    parts.push(replayed ? 'the server replayed its stored answer' : 'the server stored it')
+    if (rows !== undefined) parts.push(rows === 1 ? 'one object exists' : `${rows} objects exist`)
+  }
+  return parts
+}
