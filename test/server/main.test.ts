@@ -1,0 +1,122 @@
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, it, vi } from 'vitest'
+import { startPostgres } from '../helpers/postgres.js'
+import { newKey, replayMarkers } from './fixture.js'
+import { runMain, startMain } from './process.js'
+import { headOf, openWire, post } from './wire.js'
+
+const folder = await mkdtemp(join(tmpdir(), 'uponce-main-'))
+const postgres = await startPostgres()
+afterAll(async () => {
+  await postgres?.stop()
+  await rm(folder, { recursive: true })
+})
+
+const listOf = async (url: string): Promise<unknown[]> =>
+  (await (await fetch(`${url}/media`, { headers: { Authorization: 'Bearer alice' } })).json()) as unknown[]
+
+describe('the program', () => {
+  it.each([
+    [{ PORT: 'abc' }, 'uponce demo: PORT is "abc", expected an integer from 0 to 65535\n'],
+    [{ S3_ENDPOINT: 'http://s3' }, 'uponce demo: S3_ENDPOINT is set, but storing objects in S3 is not supported yet\n'],
+  ])('%j: one line, status 1, and nothing was opened', async (env, stderr) => {
+    const dataDir = join(folder, randomUUID())
+    expect(await runMain({ ...env, DATA_DIR: dataDir })).toEqual({ code: 1, stdout: '', stderr })
+    await expect(readdir(dataDir)).rejects.toThrow('ENOENT')
+  })
+
+  it('says in one line that the database cannot be reached', async () => {
+    const { code, stdout, stderr } = await runMain({ DATABASE_URL: 'postgres://u:secret@127.0.0.1:1/x', DATA_DIR: join(folder, 'none') })
+    expect([code, stdout]).toEqual([1, ''])
+    expect(stderr).toMatch(/^uponce demo: the database of DATABASE_URL cannot be used: [^\n]*ECONNREFUSED[^\n]*\n$/)
+    expect(stderr).not.toContain('secret')
+  })
+
+  it('killed in the middle of a body, it stores the file once when the client comes again', async () => {
+    const dataDir = join(folder, 'killed')
+    const env = { DATA_DIR: dataDir, LEASE_MS: '3000' }
+    const first = await startMain(env)
+
+    // A second one on the same folder has no chance.
+    const { code, stdout, stderr } = await runMain(env)
+    expect({ code, stdout, stderr }).toEqual({
+      code: 1,
+      stdout: '',
+      stderr: `uponce demo: DATA_DIR ${dataDir} is in use by process ${first.pid}; stop it, or give this one another folder\n`,
+    })
+
+    const [cut, lost] = [newKey(), newKey()]
+    const body = new Uint8Array(1_000_000).fill(7)
+    const wire = await openWire(first.url)
+    wire.send(headOf(cut, body))
+    wire.send(body.subarray(0, 500_000))
+    expect((await post(first.url, { key: lost })).status).toBe(201)
+    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).some((name) => name.endsWith('.part')))
+    await first.stop('SIGKILL')
+
+    const second = await startMain(env)
+    // What was committed is there, what was not is soon free.
+    expect(replayMarkers(await post(second.url, { key: lost }))).toEqual(['true', 'true'])
+    const answer = await vi.waitFor(
+      async () => {
+        const given = await post(second.url, { key: cut, body })
+        expect(given.status).toBe(201)
+        return given
+      },
+      { timeout: 10_000, interval: 200 },
+    )
+    expect(replayMarkers(answer)).toEqual([null, null])
+    expect(await listOf(second.url)).toHaveLength(2)
+    // The half-written file went with the first sweep.
+    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).length === 2)
+
+    const late = await openWire(second.url)
+    late.send(`${headOf(newKey(), 'hello')}he`)
+    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).length === 3)
+    const ended = second.stop('SIGTERM')
+    late.send('llo')
+    expect(await ended).toEqual({ code: 0, stdout: `uponce demo on ${second.url}\n`, stderr: '' })
+    expect(late.received()).toMatch(/^HTTP\/1.1 201 /)
+    expect((await readdir(dataDir)).sort()).toEqual(['db', 'objects'])
+  }, 90_000)
+
+  it.skipIf(!postgres)(
+    'runs on a PostgreSQL server, says when its port is taken, and ends on SIGINT',
+    async () => {
+      const env = { DATABASE_URL: postgres!.url, DATA_DIR: join(folder, 'pg') }
+      const server = await startMain(env)
+      const key = newKey()
+      expect((await post(server.url, { key })).status).toBe(201)
+      const port = new URL(server.url).port
+      expect(await runMain({ ...env, PORT: port })).toEqual({
+        code: 1,
+        stdout: '',
+        stderr: `uponce demo: PORT ${port} on 127.0.0.1 is in use by another program\n`,
+      })
+      // Two servers may share a database, and the folder of the objects.
+      const other = await startMain(env)
+      expect(replayMarkers(await post(other.url, { key }))).toEqual(['true', 'true'])
+      expect(await listOf(other.url)).toHaveLength(1)
+      expect(await Promise.all([server.stop('SIGINT'), other.stop('SIGTERM')])).toMatchObject([
+        { code: 0, stderr: '' },
+        { code: 0, stderr: '' },
+      ])
+    },
+    60_000,
+  )
+
+  it('leaves the folder free when its port is taken', async () => {
+    const taken = createServer().listen(0, '127.0.0.1')
+    await new Promise((resolve) => taken.once('listening', resolve))
+    const { port } = taken.address() as { port: number }
+    const dataDir = join(folder, 'killed')
+    const { code, stderr } = await runMain({ PORT: String(port), DATA_DIR: dataDir })
+    expect([code, stderr]).toEqual([1, `uponce demo: PORT ${port} on 127.0.0.1 is in use by another program\n`])
+    expect((await readdir(dataDir)).sort()).toEqual(['db', 'objects'])
+    taken.close()
+  }, 60_000)
+})
