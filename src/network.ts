@@ -32,11 +32,21 @@ export interface Network {
   close(): void
 }
 
-type Gate =
-  | { type: 'told'; until: number }
-  | { type: 'unreachable'; url: string; failures: number; trial: boolean; timer?: ReturnType<typeof setTimeout> }
+interface Unreachable {
+  type: 'unreachable'
+  url: string
+  failures: number
+  /** Whether the next upload may find out. */
+  trial: boolean
+  timer?: ReturnType<typeof setTimeout>
+  looking?: Promise<void> | undefined
+}
+type Gate = { type: 'told'; until: number } | Unreachable
 
-/** An opaque HEAD: any answer at all, whatever its status, rights or body, shows that the origin is there, and it needs no CORS right. */
+/**
+ * An opaque HEAD: any answer at all, whatever its status, rights or body, shows that the origin is there, and it needs no CORS right. Redirects
+ * are followed: engines refuse `no-cors` with any other `redirect`.
+ */
 async function probe(url: string): Promise<boolean> {
   const controller = new AbortController()
   const timer = setTimeout(() => controller.abort(), probeTimeout)
@@ -46,7 +56,6 @@ async function probe(url: string): Promise<boolean> {
       mode: 'no-cors',
       cache: 'no-store',
       credentials: 'omit',
-      redirect: 'manual',
       signal: controller.signal,
     })
     return true
@@ -81,11 +90,18 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
     return asked
   }
 
+  /** Hints come in bunches, of which only the first looks. */
   const look = async (origin: string): Promise<void> => {
     const gate = gates.get(origin)
     if (gate?.type !== 'unreachable') return
+    gate.looking ??= find(origin, gate)
+    await gate.looking
+  }
+
+  const find = async (origin: string, gate: Unreachable): Promise<void> => {
     clearTimeout(gate.timer)
     const reachable = await ask(origin, gate.url)
+    gate.looking = undefined
     if (closed || gates.get(origin) !== gate) return
     if (reachable) return open(origin)
     gate.failures += 1
@@ -95,7 +111,7 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
     if (gate.trial) onChange(undefined)
   }
 
-  const later = (origin: string, gate: Extract<Gate, { type: 'unreachable' }>): void => {
+  const later = (origin: string, gate: Unreachable): void => {
     clearTimeout(gate.timer)
     const delay = Math.min(probeMax, 1000 * 2 ** gate.failures)
     gate.timer = setTimeout(() => look(origin), delay * (0.75 + random() / 4))

@@ -1,0 +1,237 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { newRecord, type PendingUpload, type UploadStatus } from '../src/record.js'
+import { type Choice, choose, type Situation } from '../src/schedule.js'
+
+const origin = 'https://files.example'
+
+const upload = (id: string, facts: Partial<PendingUpload> = {}): PendingUpload => ({
+  ...newRecord({
+    id,
+    idempotencyKey: id,
+    sha256: 'ab'.repeat(32),
+    owner: 'ann',
+    name: id,
+    type: '',
+    size: 1,
+    lastModified: 0,
+    metadata: {},
+    priority: 0,
+    order: Number(id.slice(1)),
+    createdAt: 0,
+    expiresAt: 100_000,
+    paused: false,
+  }),
+  ...facts,
+})
+
+const situation = (records: PendingUpload[], facts: Partial<Situation> = {}): Situation => ({
+  records,
+  owner: 'ann',
+  now: 1_000,
+  concurrency: 3,
+  holding: new Map(),
+  originOf: () => origin,
+  capacity: () => Number.POSITIVE_INFINITY,
+  opensAt: () => null,
+  ...facts,
+})
+
+const nothing: Choice = { start: [], expired: [], wakeAt: null }
+const five = ['u1', 'u2', 'u3', 'u4', 'u5'].map((id) => upload(id))
+
+test('as many start as there are slots, the oldest first', () => {
+  expect(choose(situation(five))).toEqual({ ...nothing, start: ['u1', 'u2', 'u3'] })
+  expect(choose(situation([...five].reverse()))).toEqual({ ...nothing, start: ['u1', 'u2', 'u3'] })
+})
+
+test('those under way take slots and are not started again', () => {
+  expect(choose(situation(five, { holding: new Map([['u1', origin]]) })).start).toEqual(['u2', 'u3'])
+  const holding = new Map([
+    ['u1', origin],
+    ['u2', undefined],
+    ['u3', origin],
+  ])
+  expect(choose(situation(five, { holding }))).toEqual(nothing)
+})
+
+test('a slot held by one that is gone is held', () => {
+  expect(choose(situation(five, { concurrency: 1, holding: new Map([['gone', origin]]) })).start).toEqual([])
+})
+
+test('a higher priority goes first, then the older', () => {
+  const records = [upload('u1'), upload('u2', { priority: 5 }), upload('u3', { priority: -1 }), upload('u4', { priority: 5 })]
+  expect(choose(situation(records, { concurrency: 4 })).start).toEqual(['u2', 'u4', 'u1', 'u3'])
+})
+
+test.each<[UploadStatus, boolean]>([
+  ['preparing', true],
+  ['pending', true],
+  ['uploading', false],
+  ['paused', false],
+  ['blocked', false],
+  ['succeeded', false],
+  ['failed', false],
+])('one that is %s starts: %s', (status, starts) => {
+  expect(choose(situation([upload('u1', { status })])).start).toEqual(starts ? ['u1'] : [])
+})
+
+test("nobody else's start, expire or wake", () => {
+  const others = [
+    upload('u1', { owner: 'bob' }),
+    upload('u2', { owner: 'bob', expiresAt: 5 }),
+    upload('u3', { owner: 'bob', notBefore: 9_000 }),
+  ]
+  expect(choose(situation(others))).toEqual(nothing)
+  expect(choose(situation(others, { owner: null }))).toEqual(nothing)
+  expect(choose(situation([upload('u1', { owner: '' })], { owner: null }))).toEqual(nothing)
+  expect(choose(situation([upload('u1', { owner: '' })], { owner: '' })).start).toEqual(['u1'])
+})
+
+test('one that waits holds no slot and delays nobody; the soonest wakes', () => {
+  const records = [upload('u1', { notBefore: 9_000 }), upload('u2', { notBefore: 5_000 }), ...five.slice(2)]
+  expect(choose(situation(records))).toEqual({ ...nothing, start: ['u3', 'u4', 'u5'], wakeAt: 5_000 })
+})
+
+test('one is due from the very millisecond on', () => {
+  expect(choose(situation([upload('u1', { notBefore: 1_000 })])).start).toEqual(['u1'])
+  expect(choose(situation([upload('u1', { notBefore: 1_001 })]))).toEqual({ ...nothing, wakeAt: 1_001 })
+})
+
+test('one that ran out of time expires and is not started', () => {
+  const records = [
+    upload('u1', { expiresAt: 1_000 }),
+    upload('u2', { expiresAt: 1_001 }),
+    upload('u3', { expiresAt: 500, notBefore: 9_000 }),
+  ]
+  expect(choose(situation(records))).toEqual({ ...nothing, start: ['u2'], expired: ['u1', 'u3'] })
+})
+
+test.each<UploadStatus>(['paused', 'blocked', 'failed', 'succeeded', 'uploading'])('one that is %s does not expire', (status) => {
+  expect(choose(situation([upload('u1', { status, expiresAt: 5 })]))).toEqual(nothing)
+})
+
+test('one that expires while it waits wakes at its end', () => {
+  expect(choose(situation([upload('u1', { notBefore: 9_000, expiresAt: 4_000 })])).wakeAt).toBe(4_000)
+})
+
+test('a closed origin starts nothing and says when it opens', () => {
+  const closed = { capacity: () => 0, opensAt: () => 7_000 }
+  expect(choose(situation(five, closed))).toEqual({ ...nothing, wakeAt: 7_000 })
+  expect(choose(situation(five, { ...closed, opensAt: () => null }))).toEqual({ ...nothing, wakeAt: 100_000 })
+})
+
+test('a half-open origin lets one through, those under way counted', () => {
+  expect(choose(situation(five, { capacity: () => 1 })).start).toEqual(['u1'])
+  expect(choose(situation(five, { capacity: () => 1, holding: new Map([['u1', origin]]) })).start).toEqual([])
+})
+
+test('a closed origin does not hold up uploads to another', () => {
+  const originOf = ({ id }: PendingUpload): string => (id < 'u4' ? origin : 'https://other.example')
+  const capacity = (of: string): number => (of === origin ? 0 : Number.POSITIVE_INFINITY)
+  expect(choose(situation(five, { originOf, capacity })).start).toEqual(['u4', 'u5'])
+})
+
+test('hashing needs no network, and one whose place is not known yet finds out', () => {
+  const records = [upload('u1', { status: 'preparing', sha256: null }), upload('u2')]
+  expect(choose(situation(records, { capacity: () => 0 })).start).toEqual(['u1'])
+  expect(choose(situation(records, { capacity: () => 0, originOf: () => undefined })).start).toEqual(['u1', 'u2'])
+})
+
+const anyUpload = (index: number): fc.Arbitrary<PendingUpload> =>
+  fc
+    .record({
+      status: fc.constantFrom<UploadStatus>('preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed'),
+      owner: fc.constantFrom('ann', 'bob', ''),
+      priority: fc.integer({ min: -2, max: 2 }),
+      order: fc.constant(index + 1),
+      notBefore: fc.option(fc.integer({ min: 0, max: 3_000 }), { nil: null }),
+      expiresAt: fc.integer({ min: 500, max: 5_000 }),
+    })
+    .map((facts) => upload(`u${index}`, facts))
+
+const anySituation: fc.Arbitrary<Situation> = fc
+  .record({
+    records: fc.nat(25).chain((count) => fc.tuple(...Array.from({ length: count }, (_, index) => anyUpload(index)))),
+    order: fc.boolean(),
+    owner: fc.constantFrom('ann', 'bob', '', null),
+    now: fc.constant(1_500),
+    concurrency: fc.integer({ min: 1, max: 5 }),
+    held: fc.uniqueArray(fc.nat(24), { maxLength: 5 }),
+    capacities: fc.tuple(fc.constantFrom(0, 1, free()), fc.constantFrom(0, 1, free())),
+    opensAt: fc.option(fc.integer({ min: 1_501, max: 9_000 }), { nil: null }),
+    endpoints: fc.constantFrom('one', 'two', 'unknown'),
+  })
+  .map(({ records, order, held, capacities, opensAt, endpoints, concurrency, ...facts }) => {
+    const originOf = ({ id }: PendingUpload): string | undefined =>
+      endpoints === 'unknown' ? undefined : endpoints === 'one' || Number(id.slice(1)) % 2 === 0 ? 'a' : 'b'
+    const holding = new Map(held.slice(0, concurrency).map((index) => [`u${index}`, index % 2 === 0 ? 'a' : 'b']))
+    const capacity = (of: string): number => capacities[of === 'a' ? 0 : 1]
+    return { ...facts, records: order ? records : [...records].reverse(), concurrency, holding, originOf, capacity, opensAt: () => opensAt }
+  })
+
+function free(): number {
+  return Number.POSITIVE_INFINITY
+}
+
+const mayRun = ({ owner, now, holding }: Situation, record: PendingUpload): boolean =>
+  record.owner === owner &&
+  !holding.has(record.id) &&
+  (record.status === 'pending' || record.status === 'preparing') &&
+  record.expiresAt > now &&
+  (record.notBefore ?? 0) <= now
+
+test('in any situation: never more than the slots, none twice, none before its time, none of another owner, by priority and then age', () => {
+  fc.assert(
+    fc.property(anySituation, (facts) => {
+      const records = [...facts.records]
+      const { start, expired, wakeAt } = choose(facts)
+      const started = start.map((id) => records.find((record) => record.id === id) as PendingUpload)
+      expect(start.length).toBeLessThanOrEqual(Math.max(0, facts.concurrency - facts.holding.size))
+      expect(new Set([...start, ...facts.holding.keys()]).size).toBe(start.length + facts.holding.size)
+      for (const record of started) expect(mayRun(facts, record)).toBe(true)
+      const ranks = started.map(({ priority, order }) => [priority, order] as const)
+      const sorted = [...ranks].sort(([p, o], [q, r]) => q - p || o - r)
+      expect(ranks).toEqual(sorted)
+      for (const id of expired) {
+        expect(start).not.toContain(id)
+        expect(records.find((record) => record.id === id)).toMatchObject({ owner: facts.owner })
+        expect(records.find((record) => record.id === id)?.expiresAt).toBeLessThanOrEqual(facts.now)
+      }
+      if (wakeAt !== null) expect(wakeAt).toBeGreaterThan(facts.now)
+    }),
+  )
+})
+
+test('in any situation: no origin gets more than it takes, and a slot is left empty only where nobody could use it', () => {
+  fc.assert(
+    fc.property(anySituation, (facts) => {
+      const records = [...facts.records]
+      const { start } = choose(facts)
+      const load = new Map<string, number>()
+      for (const of of facts.holding.values()) if (of !== undefined) load.set(of, (load.get(of) ?? 0) + 1)
+      const before = new Map(load)
+      for (const id of start) {
+        const record = records.find((one) => one.id === id) as PendingUpload
+        const of = record.status === 'preparing' ? undefined : facts.originOf(record)
+        if (of !== undefined) load.set(of, (load.get(of) ?? 0) + 1)
+      }
+      for (const [of, count] of load) if (count > (before.get(of) ?? 0)) expect(count).toBeLessThanOrEqual(facts.capacity(of))
+      if (start.length + facts.holding.size >= facts.concurrency) return
+      for (const record of records) {
+        if (!mayRun(facts, record) || start.includes(record.id)) continue
+        const of = record.status === 'preparing' ? undefined : facts.originOf(record)
+        expect(of !== undefined && (load.get(of) ?? 0) >= facts.capacity(of)).toBe(true)
+      }
+    }),
+  )
+})
+
+test('in any situation: one that waits changes nothing for the others', () => {
+  fc.assert(
+    fc.property(anySituation, fc.integer({ min: 1_501, max: 9_000 }), (facts, notBefore) => {
+      const waiting = upload('u99', { owner: facts.owner ?? 'ann', priority: 9, notBefore })
+      expect(choose({ ...facts, records: [waiting, ...facts.records] }).start).toEqual(choose(facts).start)
+    }),
+  )
+})
