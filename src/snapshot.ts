@@ -58,7 +58,8 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     scheduled = true
     queueMicrotask(() => {
       scheduled = false
-      for (const listener of [...listeners]) listener()
+      // Each in a task of its own: one that throws keeps it from no other.
+      for (const listener of [...listeners]) queueMicrotask(listener)
     })
   }
   const count = (upload: Upload<Result> | undefined, by: number): void => {
@@ -88,6 +89,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
       if (known.revision > record.revision) return undefined
       if (known.revision === record.revision && known.durable === durable) return known
     }
+    changed()
     const progress = record.status === 'uploading' ? (known?.progress ?? null) : null
     return set(Object.freeze({ ...record, metadata: Object.freeze({ ...record.metadata }), progress, durable }) as Upload<Result>)
   }
@@ -105,11 +107,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     get: (id) => visible(uploads.get(id)),
     find: (id) => uploads.get(id),
     all: () => uploads.values(),
-    put(record) {
-      const upload = accept(record)
-      changed()
-      return upload
-    },
+    put: accept,
     progress(id, progress) {
       const upload = uploads.get(id)
       if (!upload) return undefined
@@ -126,9 +124,8 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     merge(records, asked, isDurable) {
       durable = isDurable
       const held = new Set(records.map(({ id }) => id))
-      for (const id of asked) if (!held.has(id)) drop(id)
+      for (const id of asked) if (!held.has(id) && drop(id)) changed()
       for (const record of records) accept(record)
-      changed()
     },
     setOwner(next) {
       if (next === owner) return

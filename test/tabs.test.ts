@@ -1,0 +1,206 @@
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { type Channel, createTabs, type Locks, leaseBeat, type Tabs, type TabsOptions } from '../src/tabs.js'
+import { advance, fakeClock, flush } from './helpers/fake-clock.js'
+import { FakeLocks } from './helpers/locks.js'
+
+interface Tab extends Tabs<string> {
+  heardMessages: string[]
+  /** What `onRunner` was told. */
+  turns: boolean[]
+}
+
+let locks: Locks | undefined
+let open: Tab[]
+let name: string
+let names = 0
+
+/** A lease in a store that all tabs share, as the queue keeps it. */
+let lease: { id: number; until: number } | undefined
+const leaseLength = 90_000
+
+beforeEach(() => {
+  locks = new FakeLocks() as unknown as Locks
+  open = []
+  lease = undefined
+  name = `tabs-test-${process.pid}-${names++}`
+})
+afterEach(() => {
+  for (const tab of open) tab.close()
+})
+
+const openTab = (options: Partial<TabsOptions<string>> = {}): Tab => {
+  const id = open.length
+  const heardMessages: string[] = []
+  const turns: boolean[] = []
+  const tabs = createTabs<string>({
+    name,
+    locks,
+    openChannel: (channel) => new BroadcastChannel(channel) as Channel,
+    async lease() {
+      const now = Date.now()
+      if (!lease || lease.id === id || lease.until <= now) lease = { id, until: now + leaseLength }
+      return lease.id === id
+    },
+    onMessage: (message) => heardMessages.push(message),
+    onRunner: (isRunner) => turns.push(isRunner),
+    ...options,
+  })
+  const tab = Object.assign(tabs, { heardMessages, turns })
+  open.push(tab)
+  return tab
+}
+
+test('one tab runs; when it closes the next takes over, in the order of their coming', async () => {
+  const [first, second, third] = [openTab(), openTab(), openTab()]
+  for (const tab of [first, second, third]) tab.run()
+  await flush()
+  expect([first.turns, second.turns, third.turns]).toEqual([[true], [], []])
+  first.close()
+  await flush()
+  expect([first.turns, second.turns, third.turns]).toEqual([[true], [true], []])
+  second.close()
+  await flush()
+  expect(third.turns).toEqual([true])
+})
+
+test('a tab runs when it is asked to, not before, and only once', async () => {
+  const tab = openTab()
+  await flush()
+  expect(tab.turns).toEqual([])
+  tab.run()
+  tab.run()
+  await flush()
+  expect(tab.turns).toEqual([true])
+})
+
+test('a tab that closed while it waited leaves the line', async () => {
+  const [first, second, third] = [openTab(), openTab(), openTab()]
+  for (const tab of [first, second, third]) tab.run()
+  second.close()
+  first.close()
+  await flush()
+  expect([second.turns, third.turns]).toEqual([[], [true]])
+})
+
+test('queues of another name have a runner and messages of their own', async () => {
+  const [mine, other] = [openTab(), openTab({ name: `${name}-other` })]
+  mine.run()
+  other.run()
+  await flush()
+  expect([mine.turns, other.turns]).toEqual([[true], [true]])
+  const twin = openTab()
+  mine.announce('hello')
+  await vi.waitFor(() => expect(twin.heardMessages).toEqual(['hello']))
+  expect(other.heardMessages).toEqual([])
+})
+
+test('the other tabs hear what one says, and not the one itself; a closed one hears nothing', async () => {
+  const [first, second, third] = [openTab(), openTab(), openTab()]
+  third.close()
+  first.announce('one')
+  first.announce('two')
+  await vi.waitFor(() => expect(second.heardMessages).toEqual(['one', 'two']))
+  expect([first.heardMessages, third.heardMessages]).toEqual([[], []])
+  expect(first.heard).toBe(true)
+})
+
+test.each<[string, TabsOptions<string>['openChannel']]>([
+  ['there are no channels', undefined],
+  [
+    'an opaque origin has none',
+    () => {
+      throw new DOMException('opaque origin', 'SecurityError')
+    },
+  ],
+])('%s: it runs all the same, and says that nobody hears', async (_name, openChannel) => {
+  const tab = openTab({ openChannel })
+  tab.run()
+  tab.announce('hello')
+  await flush()
+  expect([tab.heard, tab.turns]).toEqual([false, [true]])
+})
+
+test.each<[string, unknown]>([
+  ['absent', undefined],
+  ['null, as happy-dom has it', null],
+  ['without request', {}],
+  ['forbidden', { request: () => Promise.reject(new DOMException('opaque origin', 'SecurityError')) }],
+])('locks %s: a lease decides', async (_name, none) => {
+  fakeClock()
+  locks = none as undefined
+  const [first, second] = [openTab(), openTab()]
+  first.run()
+  await flush()
+  second.run()
+  await flush()
+  expect([first.turns, second.turns]).toEqual([[true], []])
+  await advance(3 * leaseLength, leaseBeat)
+  expect([first.turns, second.turns]).toEqual([[true], []])
+})
+
+test('a tab that died without a word is followed once its lease has run out', async () => {
+  fakeClock()
+  locks = undefined
+  const [first, second] = [openTab(), openTab()]
+  first.run()
+  await flush()
+  second.run()
+  first.close()
+  await advance(leaseLength - leaseBeat, leaseBeat)
+  expect(second.turns).toEqual([])
+  await advance(2 * leaseBeat, leaseBeat)
+  expect(second.turns).toEqual([true])
+})
+
+test('a tab that slept through its lease gives way', async () => {
+  fakeClock()
+  locks = undefined
+  const tab = openTab()
+  tab.run()
+  await flush()
+  lease = { id: 99, until: Date.now() + 1_000_000 }
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([true, false])
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([true, false])
+  lease = undefined
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([true, false, true])
+})
+
+test('a lease that cannot be had or asked for is asked for again', async () => {
+  fakeClock()
+  locks = undefined
+  let isBroken = true
+  const tab = openTab({ lease: async () => (isBroken ? Promise.reject(new Error('no database')) : true) })
+  tab.run()
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([])
+  isBroken = false
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([true])
+})
+
+test('once closed it asks for no lease, and a late one does not make it run', async () => {
+  fakeClock()
+  locks = undefined
+  let grant = (_mine: boolean): void => {}
+  const asked = vi.fn(() => new Promise<boolean>((resolve) => (grant = resolve)))
+  const tab = openTab({ lease: asked })
+  tab.run()
+  tab.close()
+  grant(true)
+  await advance(10 * leaseBeat, leaseBeat)
+  expect(tab.turns).toEqual([])
+  expect(asked).toHaveBeenCalledOnce()
+  expect(vi.getTimerCount()).toBe(0)
+})
+
+test('closed before it ran, it takes no lock', async () => {
+  const tab = openTab()
+  tab.close()
+  tab.run()
+  await flush()
+  expect(tab.turns).toEqual([])
+  expect(await (locks as unknown as FakeLocks).query()).toEqual({ held: [], pending: [] })
+})
