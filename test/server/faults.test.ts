@@ -6,7 +6,7 @@ import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { createMemoryKeys } from '../../demo/server/keys.js'
 import { createMemoryObjects } from '../../demo/server/objects.js'
 import { startServer } from '../../demo/server/server.js'
-import { APP, newKey, problemOf, replayMarkers } from './fixture.js'
+import { APP, newKey, problemOf, replayMarkers, until } from './fixture.js'
 import { headOf, openWire, post } from './wire.js'
 
 const dataDir = join(tmpdir(), `uponce-faults-${randomUUID()}`)
@@ -161,7 +161,7 @@ describe('the fault', () => {
     await order({ fault: 'cut-body' })
     const key = newKey()
     expect(await sendOn(false, key, 'x'.repeat(1_000_000))).toBe('')
-    await vi.waitUntil(async () => (await keys.read('alice', key)) === null)
+    await until(async () => (await keys.read('alice', key)) === null)
     expect((await post(url, { key, body: 'x'.repeat(1_000_000) })).status).toBe(201)
     const [cut] = await requestsOf(key)
     expect(cut).toMatchObject({ status: null, fault: 'cut-body' })
@@ -209,7 +209,7 @@ describe('the fault', () => {
     const key = newKey()
     const inFlight = await openWire(url)
     inFlight.send(`${headOf(key, 'hello')}he`)
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     expect(await (await order({ fault: 'away', seconds: 30 })).json()).toEqual({ away: { seconds: 30 } })
     await inFlight.closed
     expect(inFlight.received()).toBe('')
@@ -221,9 +221,9 @@ describe('the fault', () => {
   })
 
   it('away ends by itself', async () => {
-    await order({ fault: 'away', seconds: 0.2 })
+    await order({ fault: 'away', seconds: 2 })
     await expect(fetch(url)).rejects.toThrow('fetch failed')
-    await vi.waitFor(() => fetch(url), { timeout: 5000 })
+    await vi.waitFor(() => fetch(url), { timeout: 15_000 })
   })
 })
 

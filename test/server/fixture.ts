@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from 'node:crypto'
+import { vi } from 'vitest'
 import { createUploadHandler, type UploadEvent, type UploadHandlerOptions } from '../../demo/server/handler.js'
 import { createIdempotency } from '../../demo/server/idempotency.js'
 import { createMemoryKeys } from '../../demo/server/keys.js'
@@ -142,6 +143,9 @@ export function createFixture(options: Partial<UploadHandlerOptions> = {}) {
     },
   }
 }
+
+/** Waits for a condition, long enough for a busy machine. */
+export const until = <Value>(condition: () => Value | Promise<Value>) => vi.waitUntil(condition, { timeout: 15_000 })
 
 export const replayMarkers = (response: Response): (string | null)[] => [
   response.headers.get('Idempotent-Replayed'),

@@ -15,6 +15,7 @@ import {
   replayMarkers,
   sha256,
   type UploadFields,
+  until,
   uploadRequest,
 } from './fixture.js'
 
@@ -306,7 +307,7 @@ describe('mismatch', () => {
     const key = newKey()
     const held = heldBody()
     const first = upload({ key, body: held.stream, digest: sha256('slow') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     const before = await keys.read('alice', key)
     expect((await upload({ key, body: 'other' })).status).toBe(422)
     expect(await keys.read('alice', key)).toEqual(before)
@@ -341,7 +342,7 @@ describe('concurrency', () => {
     const key = newKey()
     const held = heldBody()
     const first = upload({ key, body: held.stream, digest: sha256('slow') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     const before = await keys.read('alice', key)
     const second = await upload({ key, body: 'slow' })
     expect(await problemOf(second)).toEqual({ status: 409, error: 'idempotency_in_progress' })
@@ -359,7 +360,7 @@ describe('concurrency', () => {
     const key = newKey()
     const held = heldBody()
     const first = upload({ key, body: held.stream, digest: sha256('slow') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     let isAnswered = false
     const second = upload({ key, body: 'slow' }).finally(() => {
       isAnswered = true
@@ -377,7 +378,7 @@ describe('concurrency', () => {
     const key = newKey()
     const held = heldBody()
     const first = upload({ key, body: held.stream, digest: sha256('slow') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     expect((await upload({ key, body: 'slow' })).status).toBe(409)
     const waiting = upload({ key, body: 'slow' })
     held.fail()
@@ -560,7 +561,7 @@ describe('faults', () => {
       const gone = new AbortController()
       const first = upload({ key, body: held.stream, digest: sha256('whole'), signal: gone.signal })
       held.push('who')
-      await vi.waitUntil(async () => (await state()) === '1/0/0/1')
+      await until(async () => (await state()) === '1/0/0/1')
       if (vanish === 'body') held.fail()
       else gone.abort()
       await first
@@ -594,7 +595,7 @@ describe('faults', () => {
     const key = newKey()
     const held = heldBody()
     void another()(uploadRequest({ key, body: held.stream, digest: sha256('whole') }))
-    await vi.waitUntil(async () => (await state()) === '1/0/0/1')
+    await until(async () => (await state()) === '1/0/0/1')
     // What it had finished, but not committed.
     await (await objects.create('left-behind')).finish()
     expect((await upload({ key, body: 'whole' })).status).toBe(409)
@@ -610,7 +611,7 @@ describe('faults', () => {
     const { upload, keys, elapse } = createFixture()
     const key = newKey()
     void upload({ key, body: heldBody().stream, digest: sha256('hello') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     elapse(59_500)
     expect((await upload({ key })).headers.get('Retry-After')).toBe('1')
   })
@@ -620,7 +621,7 @@ describe('faults', () => {
     const key = newKey()
     const held = heldBody()
     const first = upload({ key, body: held.stream, digest: sha256('whole') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     elapse(61_000)
     const second = await upload({ key, body: 'whole' })
     expect([second.status, ...replayMarkers(second)]).toEqual([201, null, null])
@@ -638,11 +639,11 @@ describe('faults', () => {
     const key = newKey()
     const bodies = [heldBody(), heldBody()] as const
     const first = upload({ key, body: bodies[0].stream, digest: sha256('whole') })
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     const fence = (await keys.read('alice', key))!.fence
     elapse(61_000)
     const second = upload({ key, body: bodies[1].stream, digest: sha256('whole') })
-    await vi.waitUntil(async () => (await keys.read('alice', key))!.fence !== fence)
+    await until(async () => (await keys.read('alice', key))!.fence !== fence)
     for (const body of bodies) body.push('whole')
     bodies[0].end()
     expect((await first).status).toBe(409)
@@ -652,20 +653,22 @@ describe('faults', () => {
   })
 
   it('a lease is renewed while bytes flow, whatever the upload lasts', async () => {
-    const keys = createMemoryKeys()
-    const { handler, events } = createFixture({ keys, limits: { leaseMs: 900 } })
+    const leaseMs = 90
+    const { handler, keys, elapse, events } = createFixture({ limits: { leaseMs } })
+    const renew = vi.spyOn(keys, 'renew')
     const key = newKey()
     const held = heldBody()
-    const first = handler(uploadRequest({ key, body: held.stream, digest: sha256('x'.repeat(27)) }))
-    const others: number[] = []
-    for (let chunk = 0; chunk < 27; chunk++) {
+    const whole = 'x'.repeat(10)
+    const first = handler(uploadRequest({ key, body: held.stream, digest: sha256(whole) }))
+    await until(() => keys.read('alice', key))
+    for (let chunk = 1; chunk <= 10; chunk++) {
       held.push('x')
-      await new Promise((resolve) => setTimeout(resolve, 100))
-      others.push((await handler(uploadRequest({ key, body: 'x'.repeat(27) }))).status)
+      await until(() => renew.mock.calls.length >= chunk)
+      elapse(leaseMs / 2)
+      expect((await handler(uploadRequest({ key, body: whole }))).status).toBe(409)
     }
     held.end()
     expect((await first).status).toBe(201)
-    expect(new Set(others)).toEqual(new Set([409]))
     expect(events.filter(({ type }) => type === 'taken-over' || type === 'fenced')).toEqual([])
   })
 
@@ -690,7 +693,7 @@ describe('faults', () => {
     const key = newKey()
     const held = heldBody()
     const first = handler(uploadRequest({ key, body: held.stream, digest: sha256('whole') }))
-    await vi.waitUntil(() => keys.read('alice', key))
+    await until(() => keys.read('alice', key))
     await keys.release((await keys.read('alice', key).then((row) => ({ owner: 'alice', key, fence: row!.fence })))!)
     held.push('who')
     await vi.waitUntil(() => keys.count().pending === 0, { timeout: 5000 })
@@ -859,7 +862,7 @@ describe('quota and names', () => {
     const { upload, state } = createFixture()
     const bodies = Array.from({ length: 4 }, heldBody)
     const open = bodies.map((body) => upload({ body: body.stream, digest: sha256('x') }))
-    await vi.waitUntil(async () => (await state()) === '4/0/0/4')
+    await until(async () => (await state()) === '4/0/0/4')
     const key = newKey()
     const refused = await upload({ key, body: 'x' })
     expect(await problemOf(refused)).toEqual({ status: 429, error: 'too_many_in_flight' })

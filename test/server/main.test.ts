@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it, vi } from 'vitest'
 import { startPostgres } from '../helpers/postgres.js'
-import { newKey, replayMarkers } from './fixture.js'
+import { newKey, replayMarkers, until } from './fixture.js'
 import { runMain, startMain } from './process.js'
 import { headOf, openWire, post } from './wire.js'
 
@@ -55,7 +55,7 @@ describe('the program', () => {
     wire.send(headOf(cut, body))
     wire.send(body.subarray(0, 500_000))
     expect((await post(first.url, { key: lost })).status).toBe(201)
-    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).some((name) => name.endsWith('.part')))
+    await until(async () => (await readdir(join(dataDir, 'objects'))).some((name) => name.endsWith('.part')))
     await first.stop('SIGKILL')
 
     const second = await startMain(env)
@@ -72,11 +72,11 @@ describe('the program', () => {
     expect(replayMarkers(answer)).toEqual([null, null])
     expect(await listOf(second.url)).toHaveLength(2)
     // The half-written file went with the first sweep.
-    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).length === 2)
+    await until(async () => (await readdir(join(dataDir, 'objects'))).length === 2)
 
     const late = await openWire(second.url)
     late.send(`${headOf(newKey(), 'hello')}he`)
-    await vi.waitUntil(async () => (await readdir(join(dataDir, 'objects'))).length === 3)
+    await until(async () => (await readdir(join(dataDir, 'objects'))).length === 3)
     const ended = second.stop('SIGTERM')
     late.send('llo')
     expect(await ended).toEqual({ code: 0, stdout: `uponce demo on ${second.url}\n`, stderr: '' })

@@ -3,7 +3,7 @@ import { openPostgres } from '../../demo/server/database.js'
 import { createUploadHandler } from '../../demo/server/handler.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
 import { createMemoryObjects, type ObjectStore } from '../../demo/server/objects.js'
-import { bearerOf, heldBody, newKey, replayMarkers, sha256, uploadRequest } from './fixture.js'
+import { bearerOf, heldBody, newKey, replayMarkers, sha256, until, uploadRequest } from './fixture.js'
 import { pgliteSubject, postgresSubject, type Subject } from './stores.js'
 
 const postgres = await postgresSubject()
@@ -43,7 +43,7 @@ describe.each(subjects)('the handler on %s', (_name, subject) => {
     const handler = create()
     const key = newKey()
     void create()(uploadRequest({ key, body: heldBody().stream, digest: sha256('hello') }))
-    await vi.waitUntil(async () => (await state()) === '1/0/0/1')
+    await until(async () => (await state()) === '1/0/0/1')
     await subject.elapse(61_000)
     const answers = await Promise.all(Array.from({ length: 20 }, () => handler(uploadRequest({ key }))))
     expect(answers.filter(isFirst)).toHaveLength(1)
@@ -122,12 +122,12 @@ describe.skipIf(!postgres)('two servers on one PostgreSQL', () => {
 
     const bodies = Array.from({ length: 20 }, heldBody)
     const slow = bodies.map((body) => handlers[0]!(uploadRequest({ body: body.stream, digest: sha256('x') })))
-    await vi.waitUntil(async () => (await own.count()).pending === 20)
+    await until(async () => (await own.count()).pending === 20)
     const idle = await own.database!.query(`SELECT count(*)::int AS n FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'`)
     expect(idle).toEqual([{ n: 0 }])
     const started = performance.now()
     expect(isFirst(await handlers[0]!(uploadRequest()))).toBe(true)
-    expect(performance.now() - started).toBeLessThan(1000)
+    expect(performance.now() - started).toBeLessThan(3000)
     for (const body of bodies) {
       body.push('x')
       body.end()
