@@ -10,10 +10,11 @@ export function headersOf(incoming: IncomingMessage): Headers {
   return headers
 }
 
-/** The address a request was sent to, as far as its Host header makes sense. */
+/** The address a request was sent to, as far as its Host header makes sense. The target is only ever a path: `//host/path` names no host. */
 export function urlOf(incoming: IncomingMessage): URL {
   const origin = `http://${incoming.headers.host ?? 'localhost'}`
-  return new URL(incoming.url ?? '/', URL.canParse(origin) ? origin : 'http://localhost')
+  const target = incoming.url?.startsWith('/') ? incoming.url : `/${incoming.url ?? ''}`
+  return new URL((URL.canParse(origin) ? new URL(origin).origin : 'http://localhost') + target)
 }
 
 /** Cancelling stops the reading and leaves the connection alone, since an answer is still to be sent on it. */

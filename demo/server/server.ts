@@ -14,7 +14,7 @@ import type { KeyStore } from './keys.js'
 import { createSqlKeys } from './keys-sql.js'
 import { type FolderLock, lockFolder } from './lock.js'
 import { addMediaRoutes, sendRefusal } from './media.js'
-import { expectsContinue, sendResponse, toRequest } from './node-http.js'
+import { expectsContinue, sendResponse, toRequest, urlOf } from './node-http.js'
 import type { ObjectStore } from './objects.js'
 import { createFolderObjects } from './objects-folder.js'
 import { addPageRoutes } from './static.js'
@@ -92,13 +92,14 @@ async function openStores(config: ServerConfig, onError: (error: unknown) => voi
   }
 }
 
-/** Sweeps at once, and again after each `everyMs`. Returns a function that ends it. */
-function sweepRegularly(
-  { keys, objects, isAlone }: Stores,
-  limits: UploadLimits,
-  everyMs: number,
-  onError: (error: unknown) => void,
-): () => Promise<void> {
+interface Sweeper {
+  /** Removes what dead processes left, before there is anything else. */
+  first(): Promise<void>
+  /** Sweeps now and then, until the returned function has resolved. */
+  regularly(everyMs: number): () => Promise<void>
+}
+
+function createSweeper({ keys, objects, isAlone }: Stores, limits: UploadLimits, onError: (error: unknown) => void): Sweeper {
   const { leaseMs, maxUploadMs, retentionMs } = limits
   const idempotency = createIdempotency({ keys, leaseMs, retentionMs, onError })
   const graceMs = maxUploadMs + leaseMs + MINUTE
@@ -109,15 +110,20 @@ function sweepRegularly(
       // Reported through onError. The next one makes up for it.
     }
   }
-  // Where no other process can be at work, every pending object is one that a dead process left.
-  let running = sweep(isAlone ? 0 : graceMs)
-  const timer = setInterval(() => {
-    running = running.then(() => sweep(graceMs))
-  }, everyMs)
-  timer.unref()
-  return async () => {
-    clearInterval(timer)
-    await running
+  return {
+    // Where no other process can be at work, every pending object is a dead one's.
+    first: () => sweep(isAlone ? 0 : graceMs),
+    regularly(everyMs) {
+      let running = Promise.resolve()
+      const timer = setInterval(() => {
+        running = running.then(() => sweep(graceMs))
+      }, everyMs)
+      timer.unref()
+      return async () => {
+        clearInterval(timer)
+        await running
+      }
+    },
   }
 }
 
@@ -154,7 +160,7 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
     return503OnClosing: false,
   })
   app.addHook('onRequest', async (request, reply) => {
-    const { pathname } = new URL(request.url, 'http://localhost')
+    const { pathname } = urlOf(request.raw)
     if (faults?.isAway() && !pathname.startsWith('/demo/')) {
       reply.hijack()
       request.raw.socket.destroy()
@@ -208,8 +214,10 @@ export async function startServer(config: ServerConfig): Promise<RunningServer> 
     const server = createHttpServer()
     const connections = followConnections(server)
     const { app, inFlight, limits } = createApp(config, stores, connections, server, onError)
+    const sweeper = createSweeper(stores, limits, onError)
+    await sweeper.first()
     await app.listen({ port: config.port, host: config.host })
-    const endSweeps = sweepRegularly(stores, limits, config.sweepEveryMs ?? MINUTE, onError)
+    const endSweeps = sweeper.regularly(config.sweepEveryMs ?? MINUTE)
 
     const close = async (): Promise<void> => {
       const cut = setTimeout(() => connections.destroy(), config.drainMs ?? 10_000)

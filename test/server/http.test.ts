@@ -84,6 +84,21 @@ describe('a drill by hand', () => {
     expect((await fetch(`${shared.url}/uploads`, { method: 'POST', body: 'mine', headers: elsewhere })).status).toBe(403)
   })
 
+  it('a page elsewhere cannot pass for ours by what it writes into the address', async () => {
+    const cookie = (await fetch(`${shared.url}/`)).headers.getSetCookie()[0]!.split(';')[0]!
+    const head = headOf(newKey(), 'hello', ['Origin: http://evil.example', `Cookie: ${cookie}`]).replace(
+      'Authorization: Bearer alice\r\n',
+      '',
+    )
+    for (const target of ['/uploads', '//evil.example/uploads', 'http://evil.example/uploads', '//']) {
+      const wire = await openWire(shared.url)
+      wire.send(`${head.replace('/uploads', target)}hello`)
+      await wire.until('\r\n\r\n')
+      expect(wire.received()).toMatch(/^HTTP\/1.1 40[34] /)
+      wire.socket.destroy()
+    }
+  })
+
   it('two key lines are a 400, also when they are alike', async () => {
     const key = newKey()
     const wire = await openWire(shared.url)
