@@ -56,8 +56,8 @@ describeWith(programs.chromium, 'a picked file reaches the server exactly once',
   const eventually = <T>(look: () => T | Promise<T>) => expect.poll(look, { timeout: 60_000, interval: 50 })
   const statuses = async ({ page }: Tab): Promise<string[]> => page.evaluate(() => queue.getSnapshot().map(({ status }) => status))
   const untilSucceeded = (tab: Tab, count = 1): Promise<void> => eventually(() => statuses(tab)).toEqual(Array(count).fill('succeeded'))
-  const untilInFlight = (): Promise<void> =>
-    eventually(async () => (await account.state()).keys[0]?.requests[0]?.bytes ?? 0).toBeGreaterThan(0)
+  const firstRequest = async () => (await account.state()).keys[0]?.requests[0] ?? { bytes: 0 }
+  const untilInFlight = (): Promise<void> => eventually(async () => (await firstRequest()).bytes).toBeGreaterThan(0)
 
   /** One row and one object for each key, and the server hands out the bytes that were picked. */
   const expectStoredOnce = async (digests: Record<string, string>): Promise<void> => {
@@ -165,6 +165,25 @@ describeWith(programs.chromium, 'a picked file reaches the server exactly once',
     )
     const digests = await Promise.all(names.map(digestOf))
     await expectStoredOnce(Object.fromEntries(keys.map((key, index) => [key, digests[index]!])))
+  })
+
+  test('a second tab leaves alone what the first one sends, and goes on with it when the first is closed', async () => {
+    const sha256 = await digestOf(file('large.bin'))
+    const first = await open()
+    await first.throttle(4_000_000)
+    const [key = ''] = await first.enqueue(file('large.bin'))
+    await untilInFlight()
+    const second = await open()
+    await eventually(() => statuses(second)).toEqual(['uploading'])
+    const { bytes } = await firstRequest()
+    await eventually(async () => (await firstRequest()).bytes).toBeGreaterThan(bytes + 8_000_000)
+    expect((await account.state()).keys[0]?.requests).toHaveLength(1)
+    expect(second.attempts).toEqual([])
+
+    await first.page.close()
+    await untilSucceeded(second)
+    expect(second.attempts[0]).toEqual({ key, sha256 })
+    await expectStoredOnce({ [key]: sha256 })
   })
 
   test('a source file changed and deleted after enqueue is sent as it was', async () => {
