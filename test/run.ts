@@ -93,7 +93,7 @@ for (const { name, path, install } of Object.values(programs)) {
 await check('format and lint', 'biome ci .')
 await check('types', 'tsc -p .')
 await check('types of the worker', 'tsc -p src/tsconfig.worker.json')
-await check('build', 'vite build && tsc -p src/tsconfig.build.json')
+await check('build', 'npm run --silent build')
 if (existsSync(`${root}demo/page/index.html`)) await check('build of the page', 'npm run --silent build:page')
 await check('unused files, exports and dependencies', 'knip --no-config-hints')
 await check('shape of the package', 'publint --strict')
