@@ -1,4 +1,4 @@
-import { type DBSchema, type IDBPDatabase, type IDBPTransaction, openDB } from 'idb'
+import { type DBSchema, type IDBPDatabase, type IDBPObjectStore, type IDBPTransaction, openDB } from 'idb'
 import { UploadError } from './errors.js'
 import { type PendingUpload, parseRow } from './record.js'
 
@@ -50,7 +50,8 @@ interface Schema extends DBSchema {
   settings: { key: string; value: unknown }
 }
 type Database = IDBPDatabase<Schema>
-type Transaction = IDBPTransaction<Schema, ('uploads' | 'bytes')[], 'readwrite'>
+type StoreName = 'uploads' | 'bytes' | 'settings'
+type Transaction = IDBPTransaction<Schema, StoreName[], 'readwrite'>
 
 /** A database that has not opened for so long, ms, is reported; the next call tries again. */
 const openLimit = 8_000
@@ -74,7 +75,8 @@ export function indexedDbStore(databaseName: string): Store {
   let opening: Promise<Database> | undefined
 
   const open = (): Promise<Database> => {
-    opening ??= new Promise<Database>((resolve, reject) => {
+    if (opening) return opening
+    const attempt = new Promise<Database>((resolve, reject) => {
       let blocked = false
       let late = false
       const timer = setTimeout(() => {
@@ -85,9 +87,6 @@ export function indexedDbStore(databaseName: string): Store {
             : new UploadError('storage-unavailable', 'The upload database does not open.'),
         )
       }, openLimit)
-      const forget = (): void => {
-        opening = undefined
-      }
       // Where there is no IndexedDB at all, the call itself throws.
       const request = async (): Promise<Database> =>
         openDB<Schema>(databaseName, 1, {
@@ -103,10 +102,10 @@ export function indexedDbStore(databaseName: string): Store {
             blocked = true
           },
           blocking(_current, _next, event) {
-            forget()
+            forget(attempt)
             ;(event.target as IDBDatabase).close()
           },
-          terminated: forget,
+          terminated: () => forget(attempt),
         })
       request().then(
         (database) => {
@@ -120,33 +119,35 @@ export function indexedDbStore(databaseName: string): Store {
         },
       )
     })
-    const attempt = opening
-    attempt.catch(() => {
-      if (opening === attempt) opening = undefined
-    })
+    opening = attempt
+    attempt.catch(() => forget(attempt))
     return attempt
   }
 
+  /** The next call opens it again, unless another has done so. */
+  const forget = (attempt: Promise<Database>): void => {
+    if (opening === attempt) opening = undefined
+  }
+
   const use = async <T>(work: (database: Database) => Promise<T>): Promise<T> => {
-    try {
-      return await work(await open())
-    } catch (error) {
-      if (!isConnectionLost(error)) throw failure(error)
-    }
-    opening = undefined
-    try {
-      return await work(await open())
-    } catch (error) {
-      throw failure(error)
+    for (let isRepeat = false; ; isRepeat = true) {
+      const attempt = open()
+      try {
+        return await work(await attempt)
+      } catch (error) {
+        if (isRepeat || !isConnectionLost(error)) throw failure(error)
+        forget(attempt)
+        attempt.then((database) => database.close()).catch(() => {})
+      }
     }
   }
 
   /** Runs `work` in one transaction and waits for its commit: a request that succeeded says nothing about the disk. */
-  const transact = <T>(work: (transaction: Transaction) => Promise<T>): Promise<T> =>
+  const transact = <T>(names: StoreName[], work: (transaction: Transaction) => Promise<T>): Promise<T> =>
     use(async (database) => {
-      const transaction = database.transaction(['uploads', 'bytes'], 'readwrite', { durability: 'strict' })
+      const transaction = database.transaction(names, 'readwrite', { durability: 'strict' })
       // Both are awaited: a failed request rejects them both, and an unhandled rejection would be the app's problem.
-      const [result] = await Promise.all([
+      const [worked, ended] = await Promise.allSettled([
         work(transaction).catch((error) => {
           try {
             transaction.abort()
@@ -157,7 +158,20 @@ export function indexedDbStore(databaseName: string): Store {
         }),
         transaction.done,
       ])
-      return result
+      if (worked.status === 'fulfilled' && ended.status === 'fulfilled') return worked.value
+      // Where the browser aborts a transaction, for a full disk say, its requests know no more than that they were aborted.
+      throw transaction.error ?? (worked.status === 'rejected' ? worked.reason : (ended as PromiseRejectedResult).reason)
+    })
+
+  const readFrom = <Name extends StoreName, T>(
+    name: Name,
+    read: (store: IDBPObjectStore<Schema, [Name], Name>) => Promise<T>,
+  ): Promise<T> =>
+    use((database) => {
+      const transaction = database.transaction(name)
+      // It rejects when its request does, and nobody else listens.
+      transaction.done.catch(() => {})
+      return read(transaction.store)
     })
 
   const read = async (transaction: Transaction, id: string): Promise<PendingUpload | undefined> => {
@@ -165,16 +179,20 @@ export function indexedDbStore(databaseName: string): Store {
     return 'record' in parsed ? parsed.record : undefined
   }
 
+  /** An async function, so that what cannot be cloned rejects, and no other write of the transaction is left without a listener. */
+  const write = async (transaction: Transaction, name: StoreName, value: unknown, key: string): Promise<void> => {
+    await transaction.objectStore(name).put(value as Blob, key)
+  }
+
   const add = (entries: readonly Entry[]): Promise<PendingUpload[]> =>
-    transact((transaction) =>
+    transact(['uploads', 'bytes'], (transaction) =>
       Promise.all(
         entries.map(async ({ record, bytes }) => {
-          const existing = await read(transaction, record.id)
-          if (existing && existing.status !== 'succeeded') return existing
-          await Promise.all([
-            transaction.objectStore('uploads').put(record, record.id),
-            transaction.objectStore('bytes').put(bytes, record.id),
-          ])
+          const existing = parseRow(await transaction.objectStore('uploads').get(record.id))
+          if ('damage' in existing && existing.damage === 'newer')
+            throw new UploadError('storage-failed', 'A newer version of this page holds an upload of this id.')
+          if ('record' in existing && existing.record.status !== 'succeeded') return existing.record
+          await Promise.all([write(transaction, 'uploads', record, record.id), write(transaction, 'bytes', bytes, record.id)])
           return record
         }),
       ),
@@ -183,7 +201,7 @@ export function indexedDbStore(databaseName: string): Store {
   return {
     durable: true,
     async list() {
-      const rows = await use((database) => database.getAll('uploads'))
+      const rows = await readFrom('uploads', (store) => store.getAll())
       const parsed = rows.map(parseRow)
       return {
         records: parsed.flatMap((row) => ('record' in row ? [row.record] : [])).sort((a, b) => a.order - b.order),
@@ -191,7 +209,7 @@ export function indexedDbStore(databaseName: string): Store {
       }
     },
     async get(id) {
-      const parsed = parseRow(await use((database) => database.get('uploads', id)))
+      const parsed = parseRow(await readFrom('uploads', (store) => store.get(id)))
       return 'record' in parsed ? parsed.record : undefined
     },
     async add(entries) {
@@ -201,32 +219,35 @@ export function indexedDbStore(databaseName: string): Store {
         // WebKit's private mode cannot store Blobs, only buffers.
         const { name } = ((error as UploadError).cause ?? {}) as { name?: unknown }
         if (name !== 'UnknownError' && name !== 'DataCloneError') throw error
-        return add(
-          await Promise.all(
-            entries.map(async ({ record, bytes }) => ({ record, bytes: 'size' in bytes ? await bytes.arrayBuffer() : bytes })),
-          ),
-        )
+        const buffer = async ({ record, bytes }: Entry): Promise<Entry> => ({
+          record,
+          bytes: 'size' in bytes ? await bytes.arrayBuffer() : bytes,
+        })
+        const buffered = await Promise.all(entries.map(buffer)).catch((cause) => {
+          throw failure(cause)
+        })
+        return add(buffered)
       }
     },
     change(id, change) {
-      return transact(async (transaction) => {
+      return transact(['uploads', 'bytes'], async (transaction) => {
         const before = await read(transaction, id)
         if (!before) return undefined
         const after = change(before)
         if (after === before) return { before, after }
         await Promise.all([
-          transaction.objectStore('uploads').put(after, id),
+          write(transaction, 'uploads', after, id),
           after.status === 'succeeded' ? transaction.objectStore('bytes').delete(id) : undefined,
         ])
         return { before, after }
       })
     },
     async bytes(id) {
-      const value = await use((database) => database.get('bytes', id))
+      const value = await readFrom('bytes', (store) => store.get(id))
       return value && ('size' in value ? value : new Blob([value]))
     },
     remove(ids, which = () => true) {
-      return transact(async (transaction) => {
+      return transact(['uploads', 'bytes'], async (transaction) => {
         const removed = await Promise.all(
           ids.map(async (id) => {
             const record = await read(transaction, id)
@@ -238,13 +259,13 @@ export function indexedDbStore(databaseName: string): Store {
         return removed.filter((id) => id !== undefined)
       })
     },
-    setting(name, change) {
-      return use(async (database) => {
-        const transaction = database.transaction('settings', change ? 'readwrite' : 'readonly')
-        const before = (await transaction.store.get(name)) as Settings[typeof name] | undefined
-        const after = change?.(before)
-        if (after !== undefined) await (transaction.store as { put?: (value: unknown, key: string) => Promise<unknown> }).put?.(after, name)
-        await transaction.done
+    async setting(name, change) {
+      type Value = Settings[typeof name] | undefined
+      if (!change) return (await readFrom('settings', (store) => store.get(name))) as Value
+      return transact(['settings'], async (transaction) => {
+        const before = (await transaction.objectStore('settings').get(name)) as Value
+        const after = change(before)
+        if (after !== undefined) await write(transaction, 'settings', after, name)
         return after ?? before
       })
     },
@@ -257,7 +278,7 @@ export function indexedDbStore(databaseName: string): Store {
 
 /** The same without a disk, for pages that have no IndexedDB: lost with the page. */
 export function memoryStore(): Store {
-  const rows = new Map<string, Entry>()
+  const rows = new Map<string, { record: PendingUpload; bytes: Entry['bytes'] | undefined }>()
   const settings = new Map<string, unknown>()
   return {
     durable: false,
@@ -280,7 +301,7 @@ export function memoryStore(): Store {
       if (!entry) return undefined
       const before = entry.record
       const after = change(before)
-      rows.set(id, { record: after, bytes: after.status === 'succeeded' ? new ArrayBuffer(0) : entry.bytes })
+      rows.set(id, { record: after, bytes: after.status === 'succeeded' ? undefined : entry.bytes })
       return { before, after }
     },
     async bytes(id) {
