@@ -49,11 +49,11 @@ async function readText(response: Response): Promise<{ text: string; broken: boo
     const reader = response.body?.getReader()
     while (reader && text.length < bodyLimit) {
       const { done, value } = await reader.read()
-      if (done) return { text: text + decoder.decode(), broken: false }
-      text += decoder.decode(value, { stream: true })
+      text += decoder.decode(value, { stream: !done })
+      if (done) break
     }
     reader?.cancel().catch(() => {})
-    return { text, broken: false }
+    return { text: text.slice(0, bodyLimit), broken: false }
   } catch {
     return { text, broken: true }
   }
@@ -111,25 +111,22 @@ export function xhrTransport(): Transport {
         const answer = (broken: boolean): void => {
           const finalUrl = xhr.responseURL || url
           const redirected = withoutFragment(finalUrl) !== withoutFragment(url)
-          const { status, responseText } = xhr
-          settle(() =>
-            resolve({
-              ...head,
-              status: status || head.status,
-              url: finalUrl,
-              redirected,
-              text: (responseText || partial).slice(0, bodyLimit),
-              broken,
-            }),
-          )
+          const text = (xhr.responseText || partial).slice(0, bodyLimit)
+          settle(() => resolve({ ...head, url: finalUrl, redirected, text, broken }))
+        }
+        const readHead = (): void => {
+          head = { status: xhr.status, headers: parseHeaderLines(xhr.getAllResponseHeaders()) }
         }
         let head = { status: 0, headers: new Headers() }
         let partial = ''
         xhr.onreadystatechange = () => {
-          if (xhr.readyState === 2) head = { status: xhr.status, headers: parseHeaderLines(xhr.getAllResponseHeaders()) }
+          if (xhr.readyState === 2) readHead()
           if (xhr.readyState === 3) partial = xhr.responseText
         }
-        xhr.onload = () => answer(false)
+        xhr.onload = () => {
+          readHead()
+          answer(false)
+        }
         // After the head has arrived an error is a body that broke off: the status is known, and may be all that is needed.
         xhr.onerror = () => (head.status > 0 ? answer(true) : settle(() => reject(noAnswer(undefined))))
         xhr.upload.onprogress = (event) => onProgress(event.loaded, event.total)
