@@ -59,8 +59,11 @@ export interface Faults {
 const KEYS_REMEMBERED = 200
 const REQUESTS_REMEMBERED = 100
 const SLOW_BYTES_PER_SECOND = 65_536
-/** How long after the death of a connection the browser's own copy of its request is waited for. Measured: a few ms. */
-const COPY_MS = 1_000
+/**
+ * How long after the death of a connection the browser's own copy of its request is waited for. Measured: a few ms. The client's own retry
+ * comes 250 ms later at the earliest.
+ */
+const COPY_MS = 200
 
 const ANSWERED: Partial<Record<FaultName, { code: ProblemCode; status: number }>> = {
   unavailable: { code: 'store_unavailable', status: 503 },
@@ -158,13 +161,14 @@ export function createFaults({ keys, objects, connections, allowedOrigins, limit
       const key = request.headers.get('idempotency-key')?.trim().slice(0, 255)
       if (request.method !== 'POST' || owner === undefined || !key) return handler(request)
       const struck = strike(owner, key)
-      const { fault, seconds, copy } = struck
+      const { fault, seconds } = struck
       const entry = remember(owner, key, struck)
       const cutAt = Number(request.headers.get('content-length') ?? 131_072) / 2
 
       const destroy = (): null => {
         incoming.socket.destroy()
-        if (!copy && connections.isProven(incoming)) copiesDue.set(nameOf(owner, key), { struck, until: performance.now() + COPY_MS })
+        // A copy may have a copy.
+        if (connections.isProven(incoming)) copiesDue.set(nameOf(owner, key), { struck, until: performance.now() + COPY_MS })
         return null
       }
       const watched = tapped(request, async (chunk) => {
