@@ -17,13 +17,13 @@ export interface FaultsViewOptions {
 }
 
 const texts: Record<FaultName, [title: string, effect: string]> = {
-  'lose-answer': ['Lose the answer', 'Stores the file, then drops the connection'],
-  'cut-body': ['Cut the body', 'Drops the connection half-way'],
-  unavailable: ['503 Unavailable', 'With Retry-After: 5'],
-  'too-many': ['429 Too many', 'With Retry-After: 5'],
-  'server-error': ['500 Error', 'Says no more than that'],
+  'lose-answer': ['Lose the answer', 'Stores, then hangs up'],
+  'cut-body': ['Cut the body', 'Hangs up half-way'],
+  unavailable: ['503 Unavailable', 'Retry-After: 5'],
+  'too-many': ['429 Too many', 'Retry-After: 5'],
+  'server-error': ['500 Error', 'No Retry-After'],
   slow: ['Slow line', 'Reads 64 KiB a second'],
-  away: ['Server away', 'Drops everybody for 20 s'],
+  away: ['Server away', 'Gone for 20 s'],
 }
 
 /** The panel that makes things go wrong, and says what came of it. */
@@ -47,10 +47,11 @@ export function createFaultsView({ list, disarm, onOrder, onDisarm }: FaultsView
     faultNames.map((fault) => {
       const [title, effect] = texts[fault]
       const state = h('span', { class: 'fault-state' })
+      const last = h('bdi', { class: 'fault-last' })
       const button = h('button', { type: 'button', class: 'fault', 'data-fault': fault, onclick: () => order(fault) })
-      button.append(h('span', { class: 'fault-title' }, title), h('span', { class: 'fault-effect' }, effect), state)
+      button.append(h('span', { class: 'fault-title' }, title), h('span', { class: 'fault-effect' }, effect), state, last)
       list.append(h('li', {}, button))
-      return [fault, { button, state }]
+      return [fault, { button, state, last }]
     }),
   )
   onPress(disarm, onDisarm)
@@ -60,18 +61,19 @@ export function createFaultsView({ list, disarm, onOrder, onDisarm }: FaultsView
     return times === 1 ? 'Armed: next request' : `Armed: next ${times} requests`
   }
 
-  function effectInWords(fault: FaultName, { state }: Look, uploads: readonly Upload[]): string {
-    if (fault === 'away') return wasAway ? `Was away: ${unanswered} × no answer` : ''
+  /** How often it struck, and whom last. */
+  function effectInWords(fault: FaultName, { state }: Look, uploads: readonly Upload[]): [text: string, name: string] {
+    if (fault === 'away') return wasAway ? [`${unanswered} × no answer`, ''] : ['', '']
     const struck = state.keys
       .flatMap(({ key, requests }) => requests.filter((request) => request.fault === fault && !request.copy).map(({ at }) => ({ key, at })))
       .sort((a, b) => (a.at < b.at ? -1 : 1))
     const last = struck.at(-1)
-    if (!last) return ''
+    if (!last) return ['', '']
     const name =
       uploads.find(({ idempotencyKey }) => idempotencyKey === last.key)?.name ??
       state.media.find(({ key }) => key === last.key)?.fileName ??
       `key ${last.key.slice(0, 8)}…`
-    return `Struck ${struck.length > 1 ? `${struck.length} ×, last ` : ''}${formatClock(Date.parse(last.at))}: ${name}`
+    return [`Struck ${struck.length} ×, ${formatClock(Date.parse(last.at))}`, name]
   }
 
   return {
@@ -79,10 +81,12 @@ export function createFaultsView({ list, disarm, onOrder, onDisarm }: FaultsView
       const { faults } = look.state
       if (faults.away) goAway()
       else isAway = false
-      for (const [fault, { button, state }] of cards) {
+      for (const [fault, { button, state, last }] of cards) {
         const armed = faults[fault]
+        const [effect, name] = effectInWords(fault, look, uploads)
         button.dataset.armed = String(armed !== undefined)
-        setText(state, armed ? armedInWords(fault, armed) : effectInWords(fault, look, uploads))
+        setText(state, armed ? armedInWords(fault, armed) : effect)
+        setText(last, name)
       }
       setEnabled(disarm, Object.keys(faults).length > 0)
     },

@@ -81,9 +81,7 @@ function sentenceOf(upload: Upload): string[] {
 
 /** What a click asks of the queue; when the queue cannot, the page says so. */
 const run = (work: Promise<unknown>): void => {
-  work.catch((error: unknown) =>
-    notify({ about: 'queue', tone: 'bad', title: 'That did not work', lines: [{ ...codeOf(error), text: (error as Error).message }] }),
-  )
+  work.catch((error: unknown) => notify({ about: 'queue', tone: 'bad', title: 'That did not work', lines: [refusalOf(error)] }))
 }
 const codeOf = (error: unknown): { code?: string } => (isUploadError(error) ? { code: error.code } : {})
 
@@ -143,14 +141,17 @@ function showUploads(): void {
   showBanner()
 }
 
-let shown: readonly Upload[] | undefined
+/** Between two showings lie so many ms at least: two hundred uploads change faster than anybody reads. */
+const showPause = 60
+let isDue = false
 queue.subscribe(() => {
-  if (shown === undefined) requestAnimationFrame(showOnce)
-  shown ??= []
+  if (isDue) return
+  isDue = true
+  setTimeout(() => requestAnimationFrame(showDue), showPause)
 })
-/** At most once a frame, however many changes there were. A hidden tab has no frames, and nobody looks at it. */
-function showOnce(): void {
-  shown = undefined
+/** A hidden tab has no frames, and nobody looks at it. */
+function showDue(): void {
+  isDue = false
   showUploads()
 }
 
@@ -205,25 +206,45 @@ for (const name of ['added', 'started', 'retrying', 'succeeded', 'failed', 'bloc
 
 const saving = byId('saving')
 
-/** One after the other, in the order of picking; whoever cannot be taken keeps out nobody else. */
+/** Whether the queue is likely to refuse it. A folder that was dropped looks like a file, but cannot be read. */
+const isDoubtful = async (file: File): Promise<boolean> => {
+  if (file.size > maxFileSize) return true
+  return file
+    .slice(0, 1)
+    .arrayBuffer()
+    .then(
+      () => false,
+      () => true,
+    )
+}
+
+interface Refusal {
+  name?: string
+  code?: string
+  text: string
+}
+
+const refusalOf = (error: unknown): Refusal => ({ ...codeOf(error), text: (error as Error).message })
+
+/** All that are good together, which is quicker; the others one by one, so that each refusal has a name. */
 async function enqueueAll(files: readonly File[]): Promise<void> {
-  const refused: { name: string; code?: string; text: string }[] = []
-  for (const [index, file] of files.entries()) {
-    if (files.length > 1) setText(saving, `Saving ${index + 1} of ${files.length} …`)
-    try {
-      await queue.enqueue(file)
-    } catch (error) {
-      refused.push({ name: file.name, ...codeOf(error), text: (error as Error).message })
-    }
+  setText(saving, `Saving ${count(files.length, 'file')} …`)
+  const doubts = await Promise.all(files.map(isDoubtful))
+  const refused: Refusal[] = []
+  const good = files.filter((_, index) => !doubts[index])
+  await queue.enqueueAll(good).catch((error: unknown) => {
+    refused.push(...(error instanceof AggregateError ? error.errors : [error]).map(refusalOf))
+  })
+  for (const file of files.filter((_, index) => doubts[index])) {
+    await queue.enqueue(file).catch((error: unknown) => refused.push({ name: file.name, ...refusalOf(error) }))
   }
   setText(saving, '')
-  if (refused.length > 0) {
-    const title =
-      refused.length === 1
-        ? 'One file was not taken, and nothing of it is kept'
-        : `${refused.length} files were not taken, and nothing of them is kept`
-    notify({ about: 'refused', tone: 'bad', title, lines: refused })
-  }
+  if (refused.length === 0) return
+  const title =
+    refused.length === 1
+      ? 'One file was not taken, and nothing of it is kept'
+      : `${refused.length} files were not taken, and nothing of them is kept`
+  notify({ about: 'refused', tone: 'bad', title, lines: refused })
 }
 
 let saved = Promise.resolve()
@@ -254,6 +275,7 @@ byId('show-me').addEventListener('click', async () => {
   run(
     queue.enqueue(file, { priority: 1 }).then(async ({ id, snapshot }) => {
       uploadsView.open(id)
+      byId('proof').scrollIntoView()
       if (snapshot?.status === 'paused') await queue.resume(id)
     }),
   )

@@ -58,8 +58,9 @@ export interface ServerWatch {
   disarm(): Promise<void>
 }
 
-/** How long after a nudge the server is asked, ms: several changes make one question. */
+/** How long after a nudge the server is asked, ms: several changes make one question. A slow server is asked less often. */
 const nudgeDelay = 150
+const slowest = 1_000
 const busyPause = 1_000
 const restPause = 5_000
 /** What the server is told to send as Retry-After, or how long it stays away, s. */
@@ -83,6 +84,9 @@ export function watchServer(options: {
   let timer: ReturnType<typeof setTimeout> | undefined
   let asking = false
   let again = false
+  let dueAt = 0
+  /** How long the last answer took, ms. */
+  let taken = 0
 
   async function ask(): Promise<Look> {
     const askedAt = Date.now()
@@ -98,25 +102,36 @@ export function watchServer(options: {
       again = true
       return
     }
+    clearTimeout(timer)
+    timer = undefined
+    if (document.hidden) return
     asking = true
     again = false
-    clearTimeout(timer)
+    const begun = performance.now()
     try {
       last = await ask()
+      taken = performance.now() - begun
       options.onLook(last)
     } catch {
       options.onSilence()
     }
     asking = false
-    later(again ? nudgeDelay : isLively() ? busyPause : restPause)
+    later(again ? soon() : isLively() ? busyPause : restPause)
   }
 
   const isLively = (): boolean => options.isBusy() || Object.keys(last?.state.faults ?? {}).length > 0
+  const soon = (): number => Math.max(nudgeDelay, Math.min(slowest, 4 * taken))
+  /** Unless it is asked sooner anyway. */
   const later = (delay: number): void => {
+    const at = performance.now() + delay
+    if (timer !== undefined && dueAt <= at) return
     clearTimeout(timer)
-    if (!document.hidden) timer = setTimeout(look, delay)
+    timer = setTimeout(look, delay)
+    dueAt = at
   }
-  document.addEventListener('visibilitychange', () => later(0))
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden && !asking) later(0)
+  })
   void look()
 
   return {
@@ -125,7 +140,7 @@ export function watchServer(options: {
     },
     nudge() {
       if (asking) again = true
-      else later(nudgeDelay)
+      else later(soon())
     },
     async order(fault) {
       const times = (last?.state.faults[fault]?.times ?? 0) + 1
@@ -147,6 +162,8 @@ export interface Totals {
   stored: number
   requests: number
   replays: number
+  /** Whether the server has forgotten some requests: it keeps those of the last keys, and none over a restart. */
+  isPartial: boolean
   /** Rows beyond the first of any key. */
   storedTwice: number
   /** Uploads that succeeded before the server was asked, and of which it has no row. */
@@ -161,6 +178,7 @@ export const rowsByKey = (media: readonly Media[]): Map<string, Media[]> => {
 
 export function totalsOf(uploads: readonly Upload[], { state, askedAt }: Look): Totals {
   const rows = rowsByKey(state.media)
+  const known = new Set(state.keys.map(({ key }) => key))
   const seen = state.keys.flatMap(({ requests }) => requests)
   // Where the server has more rows than it lists, what is older than the list cannot be judged.
   const since = state.media.length < mediaLimit ? 0 : Date.parse(state.media.at(-1)?.createdAt ?? '')
@@ -173,6 +191,7 @@ export function totalsOf(uploads: readonly Upload[], { state, askedAt }: Look): 
     stored: state.media.length,
     requests: seen.length,
     replays: seen.filter(({ replayed }) => replayed).length,
+    isPartial: state.media.some(({ key }) => !known.has(key)),
     storedTwice: state.media.length - rows.size,
     lost: lost.length,
   }

@@ -1,7 +1,7 @@
 import type { Upload } from 'uponce'
 import { createCopyButton, h, setText, showInOrder } from './dom.js'
 import { count, formatBytes, formatClock } from './format.js'
-import { type Look, type Media, rowsByKey, type SeenRequest, type Totals, totalsOf } from './server-state.js'
+import { type Look, type Media, rowsByKey, type SeenRequest, totalsOf } from './server-state.js'
 
 export interface ServerView {
   show(look: Look, uploads: readonly Upload[]): void
@@ -22,9 +22,9 @@ const rowsShown = 200
 /** What happened to one request, in few words, and how it is to be seen. */
 function requestInWords(request: SeenRequest, isStored: boolean): { text: string; tone: string } {
   const { status, fault, replayed, copy, bytes } = request
-  const again = copy ? ', repeated by the browser itself' : ''
+  const again = copy ? ' (the browser itself sent it again)' : ''
   if (status === null) {
-    if (fault === 'lose-answer') return { text: `${isStored ? 'stored, ' : ''}answer dropped${again}`, tone: 'bad' }
+    if (fault === 'lose-answer') return { text: `${isStored && !copy ? 'stored, ' : ''}answer dropped${again}`, tone: 'bad' }
     if (fault === 'cut-body') return { text: `cut after ${formatBytes(bytes)}${again}`, tone: 'bad' }
     return { text: `${formatBytes(bytes)} received, no answer sent${again}`, tone: 'waits' }
   }
@@ -61,7 +61,7 @@ function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
   const name = media?.fileName ?? upload?.name ?? `key ${key.slice(0, 8)}…`
   const title = h('bdi', { class: 'name', title: name })
   title.append(media ? h('a', { href: `/media/${encodeURIComponent(media.id)}`, download: name, title: `Download ${name}` }, name) : name)
-  const badge = h('span', { class: 'badge' }, media ? 'Stored' : 'No file')
+  const badge = h('span', { class: 'badge' }, media ? 'Stored' : 'Not stored')
   const size = h('span', { class: 'size' }, media ? formatBytes(media.bytes) : '')
   const keyButton = createCopyButton('key', say)
   keyButton.show(key, name)
@@ -75,7 +75,7 @@ function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
   const requests = h('ol', { class: 'requests', 'aria-label': `Requests for ${name}` })
   const element = h(
     'li',
-    { class: 'item', 'data-key': key, 'data-status': media ? 'succeeded' : 'pending' },
+    { class: 'item', 'data-key': key, 'data-tone': media ? 'good' : 'waits' },
     h('div', { class: 'item-head' }, badge, title, size),
     facts,
     requests,
@@ -101,7 +101,7 @@ function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
   return { element, update }
 }
 
-const totalNames: (keyof Totals)[] = ['picked', 'stored', 'requests', 'replays', 'storedTwice', 'lost']
+const totalNames = ['picked', 'stored', 'requests', 'replays', 'storedTwice', 'lost'] as const
 
 export function createServerView({ list, summary, totals, say }: ServerViewOptions): ServerView {
   const rows = new Map<string, ReturnType<typeof createRow>>()
@@ -112,8 +112,9 @@ export function createServerView({ list, summary, totals, say }: ServerViewOptio
     for (const name of totalNames) {
       const output = totals.querySelector<HTMLElement>(`[data-total="${name}"]`)
       if (!output) continue
-      const isUnknown = !look.hasFaults && (name === 'requests' || name === 'replays')
-      setText(output, isUnknown ? '–' : String(values[name]))
+      const isCount = name !== 'requests' && name !== 'replays'
+      const more = values.isPartial && !isCount ? '+' : ''
+      setText(output, isCount || look.hasFaults ? `${values[name]}${more}` : '–')
       if (name === 'storedTwice' || name === 'lost') output.dataset.tone = values[name] === 0 ? 'good' : 'bad'
     }
   }

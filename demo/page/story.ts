@@ -98,7 +98,7 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
     const story = storyOf(upload, upload.requests - 1)
     story.requests = upload.requests
     story.ended = false
-    tell(upload, 'sent', upload.requests === 1 ? 'Request 1 sent' : `Request ${upload.requests} sent, with the same key`)
+    tell(upload, 'sent', upload.requests === 1 ? 'Attempt 1 begins' : `Attempt ${upload.requests} begins, with the same key`)
   })
   queue.on('retrying', ({ upload, delay, reason, counted }) => tell(upload, 'waits', retryText(upload, delay, reason, counted)))
   queue.on('succeeded', ({ upload }) => tellEnd(upload))
@@ -138,22 +138,34 @@ function tellEndQuietly(upload: Upload, story: Story): void {
   story.lines.push(end)
 }
 
-/** The story in one sentence, as far as it can be told from the record and from what the server saw. */
+/**
+ * The story in one sentence, as far as it can be told from the record and from what the server saw. `rows`: as many have its key on the server;
+ * undefined where the server was not asked since.
+ */
 export function inOneSentence(upload: Upload, seen: readonly SeenRequest[], rows: number | undefined): string[] {
   const { requests, status, replayed } = upload
+  const sent = seen.filter(({ copy }) => !copy).length
   const parts: string[] = []
-  if (requests > 1) {
-    const refused = [...new Set(seen.flatMap((request) => (request.status !== null && request.status >= 400 ? [request.status] : [])))]
-    const silent = seen.filter((request) => request.status === null && request.fault !== null).map((request) => request.fault)
-    if (silent.includes('lose-answer')) parts.push('the answer was lost')
-    if (silent.includes('cut-body')) parts.push('the connection was cut half-way')
-    if (refused.length > 0) parts.push(`the server answered ${refused.join(', ')}`)
-    if (parts.length === 0) parts.push('no answer came')
-    parts.push(requests === 2 ? 'the same key was sent again' : `the same key was sent again, ${requests - 1} times`)
-  } else if (requests === 1) parts.push('the file was sent once')
-  if (status === 'succeeded') {
-    parts.push(replayed ? 'the server replayed its stored answer' : 'the server stored it')
-    if (rows !== undefined) parts.push(rows === 1 ? 'one object exists' : `${rows} objects exist`)
-  }
+  if (requests > 1)
+    parts.push(...troubles(seen), requests === 2 ? 'the same key was sent again' : `the same key was sent again, ${requests - 1} times`)
+  else if (requests === 1 && seen.length > 1) parts.push('the answer was lost', 'the browser itself sent the same request again')
+  else if (requests === 1) parts.push('the file was sent once')
+  if (status !== 'succeeded' || rows === undefined) return parts
+  // An attempt that the server has not seen as an upload was a look-up: what became of this key?
+  const isLookedUp = replayed && sent > 0 && sent < requests && !seen.some((request) => request.replayed)
+  if (isLookedUp) parts.push('the server told what became of it, and no byte was sent twice')
+  else parts.push(replayed ? 'the server replayed its stored answer' : 'the server stored it')
+  parts.push(rows === 1 ? 'one object exists' : `${rows} objects exist`)
   return parts
+}
+
+function troubles(seen: readonly SeenRequest[]): string[] {
+  const refusals = new Set(seen.flatMap(({ status }) => (status !== null && status >= 400 ? [status] : [])))
+  const cuts = new Set(seen.flatMap(({ status, fault }) => (status === null && fault !== null ? [fault] : [])))
+  const found = [
+    ...(cuts.has('lose-answer') ? ['the answer was lost'] : []),
+    ...(cuts.has('cut-body') ? ['the connection was cut half-way'] : []),
+    ...(refusals.size > 0 ? [`the server answered ${[...refusals].join(', ')}`] : []),
+  ]
+  return found.length > 0 ? found : ['no answer came']
 }

@@ -22,7 +22,7 @@ export interface UploadsViewOptions {
 export interface UploadsView {
   /** Shows these uploads. Rows whose upload is the very same object are left alone. */
   show(uploads: readonly Upload[]): void
-  /** Opens the story of an upload, once it is shown, and brings it into view. */
+  /** Opens the story of an upload, once it is shown. */
   open(id: string): void
   /** The story of this upload went on; without an id: something changed on the server, which every story may tell. */
   refreshStory(id?: string): void
@@ -50,9 +50,9 @@ function stateInWords(upload: Upload, now: number): string {
     case 'pending':
       if (notBefore !== null && notBefore > now) return `Next attempt in ${formatDuration(notBefore - now)}: ${why}`
       if (reason === 'network' && notBefore === null) return `Waits until the server can be reached: ${why}`
-      return requests === 0 ? 'Waits for its turn' : `Due now: ${why || 'its page went away'}`
+      return why ? `Waits for its turn; before that: ${why}` : 'Waits for its turn'
     case 'uploading':
-      if (!progress) return `Request ${requests} is under way`
+      if (!progress) return `Attempt ${requests} is under way`
       if (progress.loaded >= progress.total) return `All bytes have left, the answer is awaited`
       return `${formatBytes(progress.loaded)} of ${formatBytes(progress.total)} have left`
     case 'paused':
@@ -61,7 +61,7 @@ function stateInWords(upload: Upload, now: number): string {
       return error?.message ?? 'Waits for a sign-in'
     case 'succeeded': {
       const taken = endedAt === null ? '' : `, ${formatDuration(endedAt - createdAt)} after it was picked`
-      return upload.replayed ? `Stored once; the last answer was a replay${taken}` : `Stored${taken}`
+      return upload.replayed ? `Stored once; the stored answer was replayed${taken}` : `Stored${taken}`
     }
     case 'failed':
       return error ? `${error.message} (${error.code})` : 'It failed'
@@ -70,8 +70,18 @@ function stateInWords(upload: Upload, now: number): string {
   }
 }
 
-const attemptsInWords = ({ attempts, requests }: Upload): string =>
-  attempts === requests ? count(requests, 'attempt') : `${count(requests, 'attempt')}, ${attempts} counted`
+/** While one is under way nobody knows yet whether it will count. */
+const attemptsInWords = ({ attempts, requests, status }: Upload): string => {
+  if (status === 'uploading') return `attempt ${requests}`
+  return attempts === requests ? count(requests, 'attempt') : `${count(requests, 'attempt')}, ${attempts} counted`
+}
+
+const toneOf = ({ status, reason }: Upload): Line['tone'] => {
+  if (status === 'succeeded') return 'good'
+  if (status === 'failed') return 'bad'
+  if (status === 'uploading' || status === 'preparing') return 'sent'
+  return status === 'blocked' || (status === 'pending' && reason !== null) ? 'waits' : 'plain'
+}
 
 function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: UploadsViewOptions): Row {
   const { id, name, size } = first
@@ -171,6 +181,7 @@ function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: Uploads
     showProgress(next)
     if (before.revision === next.revision && before !== next) return
     element.dataset.status = status
+    element.dataset.tone = toneOf(next)
     setText(badge, capitalize(status))
     memoryOnly.hidden = next.durable
     setText(attempts, attemptsInWords(next))
@@ -191,10 +202,7 @@ function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: Uploads
     update,
     tick,
     isWaiting: () => upload.status === 'pending' && upload.notBefore !== null,
-    open() {
-      setOpen(true)
-      element.scrollIntoView({ block: 'nearest' })
-    },
+    open: () => setOpen(true),
     refreshStory,
   }
 }
