@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createAccount } from '../helpers/account.js'
 import { launchChromium } from '../helpers/chromium.js'
 import { describeWith } from '../helpers/describe-with.js'
 import type { Engine } from '../helpers/engine.js'
@@ -30,22 +31,29 @@ const engines = [
 const bytes = Uint8Array.from({ length: 200_000 }, (_, index) => index)
 const sha256 = createHash('sha256').update(bytes).digest('hex')
 
+let site: SiteServer
+let server: Server
+
+beforeAll(async () => {
+  site = await serveSite(await buildTestPage())
+  server = await startServer({ ALLOWED_ORIGINS: site.url })
+})
+
+afterAll(async () => {
+  await server?.stop()
+  await site?.stop()
+})
+
 for (const { program, launch } of engines)
   describeWith(program, `in ${program.name}, from another origin`, () => {
     let engine: Engine
-    let site: SiteServer
-    let server: Server
 
     beforeAll(async () => {
-      site = await serveSite(await buildTestPage())
-      server = await startServer({ ALLOWED_ORIGINS: site.url })
       engine = await launch()
     })
 
     afterAll(async () => {
       await engine?.close()
-      await server?.stop()
-      await site?.stop()
     })
 
     test('a file of every byte value is stored as it was', async () => {
@@ -54,7 +62,7 @@ for (const { program, launch } of engines)
         while (!globalThis.uponce) await new Promise((resolve) => setTimeout(resolve, 20))
         const queue = uponce.createUploadQueue({
           endpoint: ${JSON.stringify(`${server.url}/uploads`)},
-          headers: { Authorization: 'Bearer engines' },
+          headers: { Authorization: 'Bearer ${program.name}' },
         })
         const bytes = Uint8Array.from({ length: ${bytes.length} }, (_, index) => index)
         const upload = await queue.enqueue(new File([bytes], 'every byte.bin'))
@@ -63,10 +71,11 @@ for (const { program, launch } of engines)
         } catch (error) {
           return { failed: error.code, message: error.message }
         } finally {
-          queue.close()
+          await queue.close()
         }
       })()`)
       expect(receipt).toMatchObject({ sha256, bytes: bytes.length })
-      expect(site.requests).toContain('page.js')
+      const { media } = await createAccount(server, program.name).state()
+      expect(media).toMatchObject([{ sha256, bytes: bytes.length, fileName: 'every byte.bin' }])
     })
   })

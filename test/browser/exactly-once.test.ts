@@ -92,6 +92,17 @@ describeWith(programs.chromium, 'a picked file reaches the server exactly once',
     },
   )
 
+  test('a large file is not sent again when its answer is lost and its outcome can be asked for', async () => {
+    const tab = await open()
+    const [small = ''] = await tab.enqueue(file('small.jpg')) // its answer says where to ask
+    await untilSucceeded(tab)
+    await account.order({ fault: 'lose-answer', times: 1000 })
+    const [large = ''] = await tab.enqueue(file('large.bin'))
+    await untilSucceeded(tab, 2)
+    expect(tab.attempts.map(({ key }) => key)).toEqual([small, large])
+    await expectStoredOnce({ [small]: await digestOf(file('small.jpg')), [large]: await digestOf(file('large.bin')) })
+  })
+
   test('a page closed with its request in flight: reopened, it sends the same key, and one object exists', async () => {
     const sha256 = await digestOf(file('large.bin'))
     const tab = await open()
