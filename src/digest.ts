@@ -1,4 +1,5 @@
 import { chunksOf, toHex } from './chunks.js'
+import { UploadError } from './errors.js'
 
 /** Up to this many bytes the browser's own SHA-256 over the whole is quickest; above, it would hold twice the file in memory. */
 export const wholeLimit: number = 2 ** 20
@@ -11,8 +12,8 @@ export type DigestMessage = { type: 'ready' } | { type: 'digest'; sha256: string
 
 /**
  * SHA-256 as 64 lower-case hex digits: by the browser when small, in a worker when large, by script on this thread where there is neither
- * (an insecure origin, a Content-Security-Policy without workers). Rejects with the signal's reason or the engine's error for bytes that
- * cannot be read.
+ * (an insecure origin, a Content-Security-Policy without workers). Rejects with the signal's reason, the engine's error for bytes that cannot
+ * be read, or `UploadError` `network` where the code for it does not load.
  */
 export async function digest(bytes: Blob | ArrayBuffer, signal?: AbortSignal): Promise<string> {
   const isBlob = 'size' in bytes
@@ -60,8 +61,18 @@ function digestInWorker(blob: Blob, signal: AbortSignal | undefined): Promise<st
 }
 
 async function digestHere(blob: Blob, signal: AbortSignal | undefined): Promise<string> {
-  const { sha256 } = await import('@noble/hashes/sha2.js')
+  const sha256 = await loadSha256()
   const hash = sha256.create()
   for await (const chunk of chunksOf(blob, signal)) hash.update(chunk)
   return toHex(hash.digest())
+}
+
+/** The page may be offline by now, or its files replaced by a deploy: neither says anything about the bytes. */
+async function loadSha256(): Promise<typeof import('@noble/hashes/sha2.js').sha256> {
+  try {
+    const { sha256 } = await import('@noble/hashes/sha2.js')
+    return sha256
+  } catch (cause) {
+    throw new UploadError('network', 'The code that hashes large files did not load.', { cause })
+  }
 }
