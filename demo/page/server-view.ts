@@ -21,16 +21,38 @@ const rowsShown = 200
 
 /** What happened to one request, in few words, and how it is to be seen. */
 function requestInWords(request: SeenRequest, isStored: boolean): { text: string; tone: string } {
-  const { status, fault, replayed, copy, bytes } = request
-  const again = copy ? ' (the browser itself sent it again)' : ''
+  const { status, fault, replayed, bytes } = request
   if (status === null) {
-    if (fault === 'lose-answer') return { text: `${isStored && !copy ? 'stored, ' : ''}answer dropped${again}`, tone: 'bad' }
-    if (fault === 'cut-body') return { text: `cut after ${formatBytes(bytes)}${again}`, tone: 'bad' }
-    return { text: `${formatBytes(bytes)} received, no answer sent${again}`, tone: 'waits' }
+    if (fault === 'lose-answer') return { text: `${isStored ? 'stored, ' : ''}answer dropped`, tone: 'bad' }
+    if (fault === 'cut-body') return { text: `cut after ${formatBytes(bytes)}`, tone: 'bad' }
+    return { text: `${formatBytes(bytes)} received, no answer sent`, tone: 'waits' }
   }
-  if (replayed) return { text: `${status} replayed${again}`, tone: 'good' }
+  if (replayed) return { text: `${status} replayed`, tone: 'good' }
   const slow = fault === 'slow' ? ' over a slow line' : ''
-  return { text: `${status}${slow}${again}`, tone: status < 300 ? 'good' : status < 500 && status !== 429 ? 'bad' : 'waits' }
+  return { text: `${status}${slow}`, tone: status < 300 ? 'good' : status < 500 && status !== 429 ? 'bad' : 'waits' }
+}
+
+/** One chip for each request, and one for all that a browser repeated by itself after it. */
+function chipsOf({ requests, media }: Entry): HTMLElement[] {
+  const chips: HTMLElement[] = []
+  let copies = 0
+  for (const request of requests) {
+    copies = request.copy ? copies + 1 : 0
+    const { text, tone } = requestInWords(request, media !== undefined)
+    const title = `Begun ${formatClock(Date.parse(request.at))}`
+    if (copies === 0) chips.push(h('li', { 'data-tone': tone, title }, text))
+    else {
+      if (copies > 1) chips.pop()
+      chips.push(
+        h(
+          'li',
+          { class: 'copies', 'data-tone': tone, title },
+          `sent again ${copies} × by the browser itself: ${text.replace('stored, ', '')}`,
+        ),
+      )
+    }
+  }
+  return chips
 }
 
 interface Entry {
@@ -91,12 +113,7 @@ function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
     const print = JSON.stringify(entry.requests)
     if (print === shownRequests) return
     shownRequests = print
-    requests.replaceChildren(
-      ...entry.requests.map((request) => {
-        const { text, tone } = requestInWords(request, entry.media !== undefined)
-        return h('li', { 'data-tone': tone, title: `Begun ${formatClock(Date.parse(request.at))}` }, text)
-      }),
-    )
+    requests.replaceChildren(...chipsOf(entry))
   }
   return { element, update }
 }
