@@ -3,6 +3,7 @@ import { type ResponseProof, type UploadReceipt, uploadReceipt } from './proof.j
 import { fetchTransport } from './transport.js'
 import type { SendOptions } from './upload.js'
 import type { RetryPolicy } from './verdict.js'
+import { reservedHeaders } from './wire.js'
 
 type Sending<Result> = SendOptions<Result>
 
@@ -74,15 +75,22 @@ type Check = (value: unknown) => boolean
 const isFunction: Check = (value) => typeof value === 'function'
 const isNumber = (value: unknown, min: number): value is number => typeof value === 'number' && value >= min
 const isToken: Check = (value) => typeof value === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(value)
-const isUrl: Check = (value) => value instanceof URL || (typeof value === 'string' && value !== '')
+/** A relative one counts: what it is relative to is known where it is used. */
+const isUrl: Check = (value) => {
+  try {
+    return (value instanceof URL || typeof value === 'string') && value !== '' && new URL(value, 'http://localhost') !== undefined
+  } catch {
+    return false
+  }
+}
 const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
 const oneOf = (...values: unknown[]): [Check, string] => [(value) => values.includes(value), values.map(shown).join(' or ')]
-const atLeast = (min: number): [Check, string] => [(value) => isNumber(value, min), `a number of at least ${min}`]
+/** Finite: what is computed from it is stored, and a row holds no infinite number. */
+const delay: [Check, string] = [(value) => Number.isFinite(value) && isNumber(value, 0), 'a number of ms of at least 0']
 
 const isHeadersInit: Check = (value) => {
   try {
-    new Headers(value as HeadersInit)
-    return isObject(value)
+    return isObject(value) && [...new Headers(value as HeadersInit).keys()].every((name) => !reservedHeaders.includes(name))
   } catch {
     return false
   }
@@ -96,22 +104,29 @@ const rules: Record<keyof UploadQueueOptions, [Check, string]> = {
     'a string, null, or a function that gives one of them',
   ],
   method: oneOf('POST', 'PUT', 'PATCH'),
-  headers: [(value) => isFunction(value) || isHeadersInit(value), 'headers as fetch takes them, or a function that gives them'],
+  headers: [
+    (value) => isFunction(value) || isHeadersInit(value),
+    'headers as fetch takes them, none of those that the queue sets, or a function that gives them',
+  ],
   credentials: oneOf('same-origin', 'include', 'omit'),
   body: [
     (value) => value === 'raw' || (isObject(value) && typeof value.field === 'string' && value.field !== ''),
     '"raw" or { field: string }',
   ],
   digestHeader: oneOf('X-File-Sha256', 'Repr-Digest', 'both'),
-  nameHeader: [(value) => value === false || isToken(value), 'a header name or false'],
+  nameHeader: [
+    (value) =>
+      value === false || (isToken(value) && ![...reservedHeaders, 'content-type', 'upload-metadata'].includes(String(value).toLowerCase())),
+    'a header name that has no other use, or false',
+  ],
   outcome: [(value) => value === false || isUrl(value), 'a URL or false'],
   keyFormat: oneOf('bare', 'quoted'),
   concurrency: [(value) => Number.isInteger(value) && isNumber(value, 1), 'a whole number of at least 1'],
   retry: [isObject, 'an object'],
-  maxAge: [(value) => isNumber(value, 1), 'a number of ms above 0'],
+  maxAge: [(value) => Number.isFinite(value) && isNumber(value, 1), 'a finite number of ms above 0'],
   timeout: [(value) => isFunction(value) || isNumber(value, 1), 'a number of ms above 0, or a function that gives one'],
   stallTimeout: [(value) => isNumber(value, 1), 'a number of ms above 0'],
-  maxFileSize: atLeast(0),
+  maxFileSize: [(value) => isNumber(value, 0), 'a number of at least 0'],
   response: [(value) => isFunction(value) || (isObject(value) && '~standard' in value), 'a Standard Schema or a function'],
   transport: [(value) => isObject(value) && isFunction(value.send), 'a Transport'],
   persist: oneOf('required', 'preferred', 'memory'),
@@ -120,9 +135,9 @@ const rules: Record<keyof UploadQueueOptions, [Check, string]> = {
 
 const retryRules: Record<keyof NonNullable<UploadQueueOptions['retry']>, [Check, string]> = {
   limit: [(value) => value === Number.POSITIVE_INFINITY || (Number.isInteger(value) && isNumber(value, 1)), 'a whole number of at least 1'],
-  baseDelay: atLeast(0),
-  maxDelay: atLeast(0),
-  maxRetryAfter: atLeast(0),
+  baseDelay: delay,
+  maxDelay: delay,
+  maxRetryAfter: delay,
   statusCodes: [
     (value) => Array.isArray(value) && value.every((code) => Number.isInteger(code) && code >= 100 && code <= 599),
     'an array of HTTP statuses',
@@ -132,7 +147,7 @@ const retryRules: Record<keyof NonNullable<UploadQueueOptions['retry']>, [Check,
 
 function checkAll(prefix: string, options: object, all: Record<string, [Check, string]>): void {
   for (const [name, value] of Object.entries(options)) {
-    const rule = all[name]
+    const rule = Object.hasOwn(all, name) ? all[name] : undefined
     if (!rule) throw new TypeError(`${prefix}${name}: there is no such option.`)
     const [isValid, expected] = rule
     if (value !== undefined && !isValid(value)) throw new TypeError(`${prefix}${name}: ${shown(value)} is not valid; expected ${expected}.`)
@@ -183,7 +198,9 @@ const enqueueRules: Record<keyof EnqueueOptions, [Check, string]> = {
   id: [(value) => typeof value === 'string' && value !== '', 'a string that is not empty'],
   metadata: [
     (value) =>
-      isObject(value) && Object.entries(value).every(([key, text]) => /^[\x21-\x2b\x2d-\x7e]+$/.test(key) && typeof text === 'string'),
+      isObject(value) &&
+      !(Symbol.iterator in value) &&
+      Object.entries(value).every(([key, text]) => /^[\x21-\x2b\x2d-\x7e]+$/.test(key) && typeof text === 'string'),
     'an object of strings, its keys printable ASCII without space and comma',
   ],
   contentType: [(value) => typeof value === 'string' && /^[\x20-\x7e]*$/.test(value), 'a media type'],

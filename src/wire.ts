@@ -28,7 +28,7 @@ const uploadMetadata = (metadata: Record<string, string>): string =>
     .join(',')
 
 /** The app's headers must not touch these: they are what makes a repeat recognisable. */
-const reserved = ['idempotency-key', 'x-file-sha256', 'repr-digest']
+export const reservedHeaders: readonly string[] = ['idempotency-key', 'x-file-sha256', 'repr-digest']
 
 /** An engine's own error would quote the header's value, a token perhaps. */
 const parseHeaders = (init: HeadersInit | undefined): Headers => {
@@ -61,7 +61,7 @@ export function buildRequest(
     if (Object.keys(record.metadata).length > 0) headers.set('Upload-Metadata', uploadMetadata(record.metadata))
   }
   for (const [name, value] of parseHeaders(own)) {
-    if (reserved.includes(name)) throw new UploadError('invalid-request', `The header ${name} is the queue's to set, not the app's.`)
+    if (reservedHeaders.includes(name)) throw new UploadError('invalid-request', `The header ${name} is the queue's to set, not the app's.`)
     headers.set(name, value)
   }
   // Wrapped anew: WebKit has sent a Blob just as it came out of IndexedDB as an empty body, and without an error.

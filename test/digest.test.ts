@@ -6,8 +6,11 @@ import { advance, fakeClock, flush } from './helpers/fake-clock.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
 /** That many bytes, no two chunks alike. */
-const bytesOf = (size: number): Uint8Array<ArrayBuffer> =>
-  Uint8Array.from({ length: size }, (_, index) => (index * 31 + (index >> 12)) & 255)
+const bytesOf = (size: number): Uint8Array<ArrayBuffer> => {
+  const bytes = new Uint8Array(size)
+  for (let index = 0; index < size; index++) bytes[index] = index * 31 + (index >> 12)
+  return bytes
+}
 const nodeDigest = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
 
 /** Bytes whose reads are refused, as of a file that was moved. */
