@@ -34,8 +34,11 @@ export function readOutcome(answer: { status: number; text: string }): KnownOutc
     if (state !== 'completed' || typeof status !== 'number' || typeof body !== 'string') return undefined
     const list = new Headers(headers as [string, string][])
     list.set('Idempotent-Replayed', 'true')
-    return { status, headers: list, text: bodyEncoding === 'base64' ? atob(body) : body }
+    return { status, headers: list, text: bodyEncoding === 'base64' ? decode(body) : body }
   } catch {
     return undefined
   }
 }
+
+/** As the same bytes would have been read from the answer itself. */
+const decode = (base64: string): string => new TextDecoder().decode(Uint8Array.from(atob(base64), (char) => char.charCodeAt(0)))

@@ -69,6 +69,7 @@ test.each([
   const wire = headersOf({ name: clean })
   for (const value of Object.values(wire)) expect(value).toMatch(/^[\x20-\x7e]*$/)
   expect(decodeURIComponent(wire['x-file-name'] as string)).toBe(clean)
+  expect(wire['x-file-name']).toMatch(/^[\w.!~*'()%-]*$/)
 })
 
 test('the name goes out under another header, or not at all', () => {
