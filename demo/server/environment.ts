@@ -1,4 +1,5 @@
 import type { UploadLimits } from './handler.js'
+import type { S3Options } from './objects-s3.js'
 import type { ServerConfig } from './server.js'
 
 /** A variable has a value that cannot be used. */
@@ -30,6 +31,32 @@ function databaseUrl(env: Environment): string | undefined {
   // The value holds a password.
   if (!isPostgres) throw new EnvironmentError('DATABASE_URL cannot be read, expected postgres://user:password@host:port/database')
   return value
+}
+
+const S3_VARIABLES = ['S3_ENDPOINT', 'S3_BUCKET', 'S3_REGION', 'AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY'] as const
+
+/** All five or none. Credentials alone ask for nothing: many a machine has them for other purposes. */
+function s3(env: Environment): S3Options | undefined {
+  const asked = S3_VARIABLES.find((name) => name.startsWith('S3_') && env[name])
+  if (asked === undefined) return undefined
+  const missing = S3_VARIABLES.find((name) => !env[name])
+  if (missing)
+    throw new EnvironmentError(`${missing} is missing: ${asked} is set, and objects in S3 take all of ${S3_VARIABLES.join(', ')}`)
+  const [endpoint, bucket, region, accessKeyId, secretAccessKey] = S3_VARIABLES.map((name) => env[name]!) as [
+    string,
+    string,
+    string,
+    string,
+    string,
+  ]
+  const url = URL.canParse(endpoint) ? new URL(endpoint) : null
+  const isOrigin = url !== null && /^https?:$/.test(url.protocol) && url.href === `${url.origin}/`
+  // The value might hold a password.
+  if (!isOrigin) throw new EnvironmentError('S3_ENDPOINT cannot be read, expected an origin such as https://s3.example:9000')
+  // https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
+  if (!/^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/.test(bucket)) fail('S3_BUCKET', bucket, '3 to 63 of a-z, 0-9, dot and hyphen')
+  if (!/^[A-Za-z0-9-]+$/.test(region)) fail('S3_REGION', region, 'a name such as eu-central-1')
+  return { endpoint: url.origin, bucket, region, accessKeyId, secretAccessKey }
 }
 
 function allowedOrigins(env: Environment): string[] {
@@ -68,15 +95,14 @@ export function readEnvironment(env: Environment): ServerConfig {
   const port = integer(env, 'PORT', 0, 65_535) ?? 3000
   const host = env.HOST || '127.0.0.1'
   if (!/^[A-Za-z0-9.:_-]+$/.test(host)) fail('HOST', host, 'a host name or an IP address')
-  for (const name of ['S3_ENDPOINT', 'S3_BUCKET', 'S3_REGION']) {
-    if (env[name]) throw new EnvironmentError(`${name} is set, but storing objects in S3 is not supported yet`)
-  }
   const url = databaseUrl(env)
+  const bucket = s3(env)
   return {
     port,
     host,
     dataDir: env.DATA_DIR || '.data',
     ...(url === undefined ? {} : { databaseUrl: url }),
+    ...(bucket === undefined ? {} : { s3: bucket }),
     allowedOrigins: allowedOrigins(env),
     limits: limits(env),
     faults: faults(env, host),

@@ -1,5 +1,6 @@
 import { EnvironmentError, readEnvironment } from './environment.js'
 import { FolderInUse } from './lock.js'
+import { ObjectStoreError } from './objects.js'
 import { type ServerConfig, startServer } from './server.js'
 
 /** One line for whoever started the server. */
@@ -8,6 +9,7 @@ function explain(error: unknown, { port, host, dataDir, databaseUrl }: ServerCon
   if (error instanceof FolderInUse) return `DATA_DIR ${message}; stop it, or give this one another folder`
   if (code === 'EADDRINUSE') return `PORT ${port} on ${host} is in use by another program`
   if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') return `HOST ${host} is not an address of this machine (${message})`
+  if (error instanceof ObjectStoreError) return `the bucket of S3_BUCKET cannot be used: ${message}`
   if (databaseUrl !== undefined && (error as { syscall?: string }).syscall !== 'listen') {
     return `the database of DATABASE_URL cannot be used: ${message || code}`
   }

@@ -1,4 +1,4 @@
-import { type FileHandle, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
+import { access, constants, type FileHandle, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { checkObjectKey, type ObjectStore } from './objects.js'
@@ -69,5 +69,6 @@ export async function createFolderObjects(folder: string): Promise<ObjectStore> 
     async list(prefix) {
       return (await readdir(folder)).filter((name) => name.startsWith(prefix) && !name.endsWith('.part'))
     },
+    check: () => access(folder, constants.R_OK | constants.W_OK),
   }
 }

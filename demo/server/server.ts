@@ -15,18 +15,21 @@ import { createSqlKeys } from './keys-sql.js'
 import { type FolderLock, lockFolder } from './lock.js'
 import { addMediaRoutes, sendRefusal } from './media.js'
 import { expectsContinue, sendResponse, toRequest, urlOf } from './node-http.js'
-import type { ObjectStore } from './objects.js'
+import { type ObjectStore, ObjectStoreError } from './objects.js'
 import { createFolderObjects } from './objects-folder.js'
+import { createS3Objects, type S3Options } from './objects-s3.js'
 import { addPageRoutes } from './static.js'
 
 export interface ServerConfig extends Pick<UploadHandlerOptions, 'onStored' | 'onEvent' | 'onError'> {
   /** 0: any free port. */
   port: number
   host: string
-  /** Folder of the objects, and of the database when no other is named. */
+  /** Folder of the objects and of the database, as far as no other place is named. */
   dataDir: string
   /** A PostgreSQL server. Absent: an embedded one in `dataDir`, which is then this process's alone. */
   databaseUrl?: string
+  /** A bucket for the objects. */
+  s3?: S3Options
   allowedOrigins?: readonly string[]
   limits?: Partial<UploadLimits>
   /** Whether faults can be ordered at `/demo/faults`. */
@@ -59,6 +62,9 @@ interface Stores {
 }
 
 const MINUTE = 60_000
+const MiB = 1_048_576
+/** https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html */
+const MAX_PARTS = 10_000
 const defaultPageDir = fileURLToPath(new URL('../../.build/page', import.meta.url))
 
 async function openDatabase(
@@ -75,8 +81,17 @@ async function openDatabase(
   }
 }
 
+/** Says at once that a bucket cannot be used. */
+async function openBucket(s3: S3Options, { maxBytes }: UploadLimits): Promise<ObjectStore> {
+  const objects = createS3Objects({ partBytes: Math.max(8 * MiB, Math.ceil(maxBytes / MAX_PARTS)), ...s3 })
+  await objects.check()
+  return objects
+}
+
 async function openStores(config: ServerConfig, onError: (error: unknown) => void): Promise<Stores> {
-  const openObjects = async (): Promise<ObjectStore> => config.objects ?? (await createFolderObjects(join(config.dataDir, 'objects')))
+  const bucket = config.s3 ? await openBucket(config.s3, uploadLimits(config.limits)) : null
+  const openObjects = async (): Promise<ObjectStore> =>
+    config.objects ?? bucket ?? (await createFolderObjects(join(config.dataDir, 'objects')))
   if (config.keys) return { keys: config.keys, objects: await openObjects(), isAlone: false, close: async () => {} }
   const { database, lock } = await openDatabase(config, onError)
   const close = async (): Promise<void> => {
@@ -177,6 +192,10 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
   })
   app.setErrorHandler((error, _request, reply) => {
     if (error instanceof Refusal) return sendRefusal(reply, error)
+    if (error instanceof ObjectStoreError) {
+      onError(error)
+      return sendRefusal(reply, new Refusal('storage_unavailable', [['Retry-After', '1']]))
+    }
     const { statusCode } = error as { statusCode?: number }
     if (statusCode !== undefined && statusCode < 500) return reply.send(error)
     onError(error)

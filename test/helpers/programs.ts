@@ -32,6 +32,8 @@ const postgres = (): string | undefined => {
   return versions.find((path) => existsSync(path)) ?? onPath('initdb')
 }
 
+const rados = (): string | undefined => (onPath('ceph-mon') && onPath('ceph-osd') ? onPath('radosgw') : undefined)
+
 /** An environment variable names a browser that is not on the PATH. */
 export const programs = {
   chromium: {
@@ -53,5 +55,10 @@ export const programs = {
     name: 'PostgreSQL',
     path: postgres(),
     install: 'apt-get install postgresql-15',
+  },
+  rados: {
+    name: 'Ceph RADOS Gateway',
+    path: rados(),
+    install: 'apt-get install --no-install-recommends ceph-mon ceph-osd radosgw',
   },
 } satisfies Record<string, Program>

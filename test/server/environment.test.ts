@@ -1,6 +1,15 @@
 import { describe, expect, it } from 'vitest'
 import { readEnvironment } from '../../demo/server/environment.js'
 
+const s3 = {
+  S3_ENDPOINT: 'https://s3.example:9000/',
+  S3_BUCKET: 'files',
+  S3_REGION: 'eu-central-1',
+  AWS_ACCESS_KEY_ID: 'id',
+  AWS_SECRET_ACCESS_KEY: 'top secret',
+}
+const allOfS3 = 'objects in S3 take all of S3_ENDPOINT, S3_BUCKET, S3_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY'
+
 describe('the environment', () => {
   it('may be empty', () => {
     const defaults = { port: 3000, host: '127.0.0.1', dataDir: '.data', allowedOrigins: [], limits: {}, faults: true }
@@ -20,12 +29,20 @@ describe('the environment', () => {
         LEASE_MS: '2000',
         RETENTION_MS: '3000',
         WAIT_MS: '0',
+        ...s3,
       }),
     ).toEqual({
       port: 0,
       host: '0.0.0.0',
       dataDir: '/data',
       databaseUrl: 'postgres://u:p@db/x',
+      s3: {
+        endpoint: 'https://s3.example:9000',
+        bucket: 'files',
+        region: 'eu-central-1',
+        accessKeyId: 'id',
+        secretAccessKey: 'top secret',
+      },
       allowedOrigins: ['https://app.example', 'http://localhost:5173'],
       limits: { maxBytes: 1000, leaseMs: 2000, retentionMs: 3000, waitMs: 0 },
       faults: false,
@@ -60,7 +77,14 @@ describe('the environment', () => {
       'ALLOWED_ORIGINS is "https://b.example/", expected origins such as https://app.example, separated by commas',
     ],
     [{ DATABASE_URL: 'mysql://u:secret@x' }, 'DATABASE_URL cannot be read, expected postgres://user:password@host:port/database'],
-    [{ S3_BUCKET: 'b' }, 'S3_BUCKET is set, but storing objects in S3 is not supported yet'],
+    [{ S3_BUCKET: 'files' }, `S3_ENDPOINT is missing: S3_BUCKET is set, and ${allOfS3}`],
+    [{ ...s3, S3_REGION: '' }, `S3_REGION is missing: S3_ENDPOINT is set, and ${allOfS3}`],
+    [{ ...s3, AWS_SECRET_ACCESS_KEY: '' }, `AWS_SECRET_ACCESS_KEY is missing: S3_ENDPOINT is set, and ${allOfS3}`],
+    [{ ...s3, S3_ENDPOINT: 's3.example' }, 'S3_ENDPOINT cannot be read, expected an origin such as https://s3.example:9000'],
+    [{ ...s3, S3_ENDPOINT: 'https://u:secret@x' }, 'S3_ENDPOINT cannot be read, expected an origin such as https://s3.example:9000'],
+    [{ ...s3, S3_ENDPOINT: 'https://x/files' }, 'S3_ENDPOINT cannot be read, expected an origin such as https://s3.example:9000'],
+    [{ ...s3, S3_BUCKET: '../x' }, 'S3_BUCKET is "../x", expected 3 to 63 of a-z, 0-9, dot and hyphen'],
+    [{ ...s3, S3_REGION: 'a b' }, 'S3_REGION is "a b", expected a name such as eu-central-1'],
   ])('%j is refused in one line', (env, line) => {
     expect(() => readEnvironment(env)).toThrow(expect.objectContaining({ name: 'EnvironmentError', message: line }))
   })

@@ -7,6 +7,7 @@ import { afterAll, describe, expect, it, vi } from 'vitest'
 import { startPostgres } from '../helpers/postgres.js'
 import { newKey, replayMarkers, until } from './fixture.js'
 import { runMain, startMain } from './process.js'
+import { closedEndpoint } from './s3-proxy.js'
 import { headOf, openWire, post } from './wire.js'
 
 const folder = await mkdtemp(join(tmpdir(), 'uponce-main-'))
@@ -22,7 +23,10 @@ const listOf = async (url: string): Promise<unknown[]> =>
 describe('the program', () => {
   it.each([
     [{ PORT: 'abc' }, 'uponce demo: PORT is "abc", expected an integer from 0 to 65535\n'],
-    [{ S3_ENDPOINT: 'http://s3' }, 'uponce demo: S3_ENDPOINT is set, but storing objects in S3 is not supported yet\n'],
+    [
+      { S3_ENDPOINT: 'http://s3', S3_BUCKET: 'files' },
+      'uponce demo: S3_REGION is missing: S3_ENDPOINT is set, and objects in S3 take all of S3_ENDPOINT, S3_BUCKET, S3_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY\n',
+    ],
   ])('%j: one line, status 1, and nothing was opened', async (env, stderr) => {
     const dataDir = join(folder, randomUUID())
     expect(await runMain({ ...env, DATA_DIR: dataDir })).toEqual({ code: 1, stdout: '', stderr })
@@ -34,6 +38,21 @@ describe('the program', () => {
     expect([code, stdout]).toEqual([1, ''])
     expect(stderr).toMatch(/^uponce demo: the database of DATABASE_URL cannot be used: [^\n]*ECONNREFUSED[^\n]*\n$/)
     expect(stderr).not.toContain('secret')
+  })
+
+  it('says in one line that the bucket cannot be reached, and opens nothing else', async () => {
+    const dataDir = join(folder, 'no-bucket')
+    const s3 = {
+      S3_ENDPOINT: await closedEndpoint(),
+      S3_BUCKET: 'files',
+      S3_REGION: 'x',
+      AWS_ACCESS_KEY_ID: 'id',
+      AWS_SECRET_ACCESS_KEY: 'secret',
+    }
+    const { code, stdout, stderr } = await runMain({ ...s3, DATA_DIR: dataDir })
+    expect([code, stdout]).toEqual([1, ''])
+    expect(stderr).toMatch(/^uponce demo: the bucket of S3_BUCKET cannot be used: S3 cannot be reached: ECONNREFUSED[^\n]*\n$/)
+    await expect(readdir(dataDir)).rejects.toThrow('ENOENT')
   })
 
   it('killed in the middle of a body, it stores the file once when the client comes again', async () => {
