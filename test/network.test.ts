@@ -230,6 +230,28 @@ test('once closed it asks, hears and tells nothing more', async () => {
   expect(vi.getTimerCount()).toBe(0)
 })
 
+test.each([true, false])('a probe that comes back to another gate, or none, changes nothing: answered %s', async (isAnswered) => {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => {
+    release = resolve
+  })
+  await lose()
+  server.use(
+    http.head(url, async () => {
+      await held
+      return isAnswered ? new HttpResponse(null) : HttpResponse.error()
+    }),
+  )
+  const looked = network.hint()
+  network.told(origin, 60_000)
+  changes.length = 0
+  release()
+  await looked
+  expect([network.capacity(origin), network.opensAt(origin)]).toEqual([0, 60_000])
+  expect(changes).toEqual([])
+  expect(vi.getTimerCount()).toBe(0)
+})
+
 test('closed during a probe, it closes no gate', async () => {
   const lost = network.lost(url)
   network.close()
