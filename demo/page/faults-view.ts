@@ -58,7 +58,7 @@ export function createFaultsView({ list, disarm, onOrder, onDisarm }: FaultsView
 
   const armedInWords = (fault: FaultName, { times = 1, seconds }: { times?: number; seconds: number }): string => {
     if (fault === 'away') return `Away, ${seconds} s left`
-    return times === 1 ? 'Armed: next request' : `Armed: next ${times} requests`
+    return `Armed: next ${times === 1 ? 'one' : times}`
   }
 
   /** How often it struck, and whom last. */

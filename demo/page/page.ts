@@ -63,7 +63,7 @@ function showServer(): void {
   serverView.show(look, uploads)
   faultsView.show(look, uploads)
   byId('break').hidden = !look.hasFaults
-  byId('show-me').hidden = !look.hasFaults
+  byId('try').hidden = !look.hasFaults
   uploadsView.refreshStory()
   showBanner()
 }
@@ -118,6 +118,7 @@ const overall = byId<HTMLProgressElement>('overall')
 function showUploads(): void {
   const uploads = queue.getSnapshot()
   uploadsView.show(uploads)
+  if (server.last) serverView.showTotals(server.last, uploads)
   const amount = (status: Upload['status']): number => uploads.filter((upload) => upload.status === status).length
   const succeeded = amount('succeeded')
   const parts = [
@@ -166,20 +167,17 @@ queue.on('online', () => {
   isUnreachable = false
   showBanner()
 })
-addEventListener('online', showBanner)
-addEventListener('offline', showBanner)
+for (const name of ['online', 'offline']) addEventListener(name, server.nudge)
 
+/** What counts is whether the server answers. The browser's own opinion of its network only helps to say why it does not. */
 function showBanner(): void {
   const waits = queue
     .getSnapshot()
     .some(({ status, reason, notBefore }) => status === 'pending' && reason === 'network' && notBefore === null)
-  const text = !navigator.onLine
-    ? 'This browser is offline. Picked files are saved here, and are sent when the network is back.'
-    : isUnreachable || waits || isSilent
-      ? 'The server cannot be reached. Picked files are saved here, and are sent as soon as it answers.'
-      : ''
-  setText(byId('banner'), text)
-  byId('banner').hidden = text === ''
+  const banner = byId('banner')
+  banner.hidden = !(isUnreachable || isSilent || waits)
+  const why = navigator.onLine ? 'The server cannot be reached.' : 'This browser is offline.'
+  setText(banner, banner.hidden ? '' : `${why} What you pick is saved here, and sent as soon as the server answers.`)
 }
 
 queue.on('warning', ({ message, upload, error }) =>

@@ -108,15 +108,17 @@ export function watchServer(options: {
     asking = true
     again = false
     const begun = performance.now()
-    try {
-      last = await ask()
-      taken = performance.now() - begun
-      options.onLook(last)
-    } catch {
-      options.onSilence()
-    }
+    const answer = await ask().catch(() => undefined)
     asking = false
+    if (!answer) {
+      later(restPause)
+      options.onSilence()
+      return
+    }
+    taken = performance.now() - begun
+    last = answer
     later(again ? soon() : isLively() ? busyPause : restPause)
+    options.onLook(answer)
   }
 
   const isLively = (): boolean => options.isBusy() || Object.keys(last?.state.faults ?? {}).length > 0

@@ -5,6 +5,8 @@ import { type Look, type Media, rowsByKey, type SeenRequest, totalsOf } from './
 
 export interface ServerView {
   show(look: Look, uploads: readonly Upload[]): void
+  /** What follows from the uploads too. */
+  showTotals(look: Look, uploads: readonly Upload[]): void
   /** The server does not answer: what is shown is what was last known. */
   showSilence(): void
 }
@@ -157,6 +159,7 @@ export function createServerView({ list, summary, totals, say }: ServerViewOptio
       )
       showTotals(look, uploads)
     },
+    showTotals,
     showSilence() {
       const since = answeredAt === undefined ? '' : ` As it was at ${formatClock(answeredAt)}.`
       setText(summary, `The server does not answer.${since}`)

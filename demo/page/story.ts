@@ -67,8 +67,8 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
     }
     const missed = Math.min(known, upload.requests) - story.requests
     if (missed > 0) {
-      const what =
-        missed === 1 ? `Request ${story.requests + 1} was sent` : `Requests ${story.requests + 1} to ${story.requests + missed} were sent`
+      const from = story.requests + 1
+      const what = missed === 1 ? `Attempt ${from} was made` : `Attempts ${from} to ${from + missed - 1} were made`
       story.lines.push({ at: upload.endedAt ?? Date.now(), tone: 'sent', text: `${what} while this page was not looking` })
       story.requests += missed
     }
@@ -143,19 +143,19 @@ function tellEndQuietly(upload: Upload, story: Story): void {
  * undefined where the server was not asked since.
  */
 export function inOneSentence(upload: Upload, seen: readonly SeenRequest[], rows: number | undefined): string[] {
-  const { requests, status, replayed } = upload
+  const { requests, status, replayed, error } = upload
   const sent = seen.filter(({ copy }) => !copy).length
+  // An attempt that the server has not seen as an upload was a look-up.
+  const isLookedUp = replayed && sent > 0 && sent < requests && !seen.some((request) => request.replayed)
   const parts: string[] = []
-  if (requests > 1)
-    parts.push(...troubles(seen), requests === 2 ? 'the same key was sent again' : `the same key was sent again, ${requests - 1} times`)
+  if (isLookedUp) parts.push(...troubles(seen), 'the server was asked what became of the key')
+  else if (requests > 1) parts.push(...troubles(seen), `the same key was sent again${requests === 2 ? '' : `, ${requests - 1} times`}`)
   else if (requests === 1 && seen.length > 1) parts.push('the answer was lost', 'the browser itself sent the same request again')
   else if (requests === 1) parts.push('the file was sent once')
-  if (status !== 'succeeded' || rows === undefined) return parts
-  // An attempt that the server has not seen as an upload was a look-up: what became of this key?
-  const isLookedUp = replayed && sent > 0 && sent < requests && !seen.some((request) => request.replayed)
-  if (isLookedUp) parts.push('the server told what became of it, and no byte was sent twice')
-  else parts.push(replayed ? 'the server replayed its stored answer' : 'the server stored it')
-  parts.push(rows === 1 ? 'one object exists' : `${rows} objects exist`)
+  if (status === 'failed') parts.push(`it failed (${error?.code})`)
+  if (status === 'succeeded') parts.push(replayed ? 'the server replayed its stored answer' : 'the server stored it')
+  const isEnded = status === 'failed' || status === 'succeeded'
+  if (isEnded && rows !== undefined) parts.push(rows === 1 ? 'one object exists' : `${rows === 0 ? 'no' : rows} objects exist`)
   return parts
 }
 

@@ -9,7 +9,16 @@ export interface Answer {
 /** A longer answer is not kept for replays. */
 export const MAX_STORED_BYTES = 65_536
 
-const STORED_HEADERS = ['content-type', 'location', 'content-language', 'content-disposition']
+const STORED_HEADERS = ['content-type', 'content-encoding', 'content-language', 'content-disposition', 'location', 'etag']
+
+/** What belongs to one exchange or one caller's credentials, and to no other: hop-by-hop fields, framing, CORS, challenges, rate limits, markers. */
+const NEVER_STORED =
+  /^(connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length|date|www-authenticate|access-control-.*|(x-)?rate-?limit.*|retry-after|idempoten.*)$/
+
+/** Names the answer's object even where the answer itself is not kept. */
+const NAMING_HEADERS = ['location', 'etag']
+
+const BODYLESS = [204, 205, 304]
 
 interface Problem {
   status: number
@@ -77,10 +86,11 @@ const problems = {
   unsupported_media_type: {
     status: 415,
     title: 'Unsupported media type',
-    message: 'The body must be the bytes of the file, without Content-Encoding and not as a form.',
+    message: 'This type of body is not accepted here: a file is sent as its bytes, without Content-Encoding and not as a form.',
   },
   origin_not_allowed: { status: 403, title: 'Origin not allowed', message: 'This origin may not send requests here.' },
   unauthorized: { status: 401, title: 'Unauthorized', message: 'Valid credentials are required.' },
+  media_unknown: { status: 404, title: 'File unknown', message: 'There is no such file of this account.' },
   not_found: { status: 404, title: 'Not found', message: 'There is nothing at this address.' },
   method_not_allowed: { status: 405, title: 'Method not allowed', message: 'This method is not supported here.' },
   too_many_in_flight: { status: 429, title: 'Too many uploads', message: 'Too many uploads of this account are in flight.' },
@@ -88,6 +98,11 @@ const problems = {
   upload_timeout: { status: 408, title: 'Upload timed out', message: 'The body did not arrive in time.' },
   storage_unavailable: { status: 503, title: 'Storage unavailable', message: 'The file cannot be stored at the moment.' },
   store_unavailable: { status: 503, title: 'Store unavailable', message: 'The request cannot be recorded at the moment.' },
+  run_timeout: {
+    status: 503,
+    title: 'Not done in time',
+    message: 'The request was not done in time, and may still be. A repeat with the same Idempotency-Key finds out.',
+  },
   internal_error: { status: 500, title: 'Internal error', message: 'The server failed to process the request.' },
 } as const satisfies Record<string, Problem>
 
@@ -111,16 +126,103 @@ export function problemAnswer(code: ProblemCode, status: number = problems[code]
   return { status, headers: [['Content-Type', 'application/problem+json']], body: utf8.encode(JSON.stringify(body)) }
 }
 
+/** An answer that cannot be given a second time, as it stands: a status outside 200 to 599, a body where none can be, a body already read. */
+export class UnreplayableAnswer extends Error {
+  override name = 'UnreplayableAnswer'
+}
+
 /**
- * An app's own refusal as it will be stored: the headers a replay may repeat, and a substitute for a body too long to keep.
- * Throws `TypeError` for a status that refuses nothing.
+ * Which headers of an answer are stored: the few that belong to any answer, and `names`, such as `Set-Cookie`, whose lines stay separate.
+ * Throws `TypeError` for a name that must never be repeated.
  */
+export function headersToKeep(names: readonly string[] = []): (name: string) => boolean {
+  const kept = new Set([...STORED_HEADERS, ...names.map((name) => name.toLowerCase())])
+  for (const name of kept) if (NEVER_STORED.test(name)) throw new TypeError(`${name} belongs to one exchange: a replay must not repeat it`)
+  return (name) => kept.has(name.toLowerCase())
+}
+
+/** What is stored of an answer. `body` null: it is too long, and a repeat is told so, with the headers that name what was made. Throws `UnreplayableAnswer`. */
+export function answerToStore(
+  status: number,
+  headers: Iterable<[string, string]>,
+  body: Uint8Array | null,
+  isKept: (name: string) => boolean,
+): Answer {
+  if (!(status >= 200 && status <= 599)) throw new UnreplayableAnswer(`an answer with status ${status}, expected 200 to 599`)
+  const isBodyless = BODYLESS.includes(status)
+  if (isBodyless && body?.byteLength !== 0) throw new UnreplayableAnswer(`an answer with status ${status} and a body`)
+  const kept = [...headers].filter(([name]) => isKept(name) && !(isBodyless && /^content-/i.test(name)))
+  if (body !== null && body.byteLength <= MAX_STORED_BYTES) return { status, headers: kept, body }
+  const message = `The answer was longer than ${MAX_STORED_BYTES} bytes and is not kept.`
+  return jsonAnswer(
+    status,
+    { error: 'answer_not_kept', message },
+    kept.filter(([name]) => NAMING_HEADERS.includes(name.toLowerCase())),
+  )
+}
+
+export interface TakenAnswer {
+  /** What a repeat gets. */
+  answer: Answer
+  /** What the first caller gets: every header, and the same bytes; past the 64 KiB that are kept, the rest as it comes. */
+  response: Response
+}
+
+/** Reads an answer as far as it can be kept. Throws `UnreplayableAnswer`, and whatever its body fails with. */
+export async function takeAnswer(response: Response, isKept: (name: string) => boolean): Promise<TakenAnswer> {
+  if (Object.prototype.toString.call(response) !== '[object Response]') throw new UnreplayableAnswer('the handler returned no Response')
+  if (response.bodyUsed || response.body?.locked) throw new UnreplayableAnswer('an answer whose body has been read')
+  const reader = response.body?.getReader()
+  const chunks: Uint8Array[] = []
+  let size = 0
+  let isWhole = reader === undefined
+  while (reader && !isWhole && size <= MAX_STORED_BYTES) {
+    const { done, value } = await reader.read()
+    isWhole = done
+    if (value) size += chunks.push(value) && value.byteLength
+  }
+  const { status, statusText } = response
+  const bytes = Buffer.concat(chunks)
+  const answer = answerToStore(status, response.headers, isWhole ? bytes : null, isKept)
+  const headers = new Headers(response.headers)
+  if (isWhole) {
+    headers.delete('content-length')
+    return { answer, response: toResponse({ status, headers: [...headers], body: bytes }, statusText) }
+  }
+  const rest = new ReadableStream<Uint8Array>({
+    start: (controller) => controller.enqueue(bytes),
+    async pull(controller) {
+      const { done, value } = await reader!.read()
+      if (done) controller.close()
+      else controller.enqueue(value)
+    },
+    cancel: (reason) => reader!.cancel(reason),
+  })
+  return { answer, response: new Response(rest, { status, statusText, headers }) }
+}
+
+/** An answer for sending. */
+export function toResponse({ status, headers, body }: Answer, statusText = ''): Response {
+  if (BODYLESS.includes(status)) return new Response(null, { status, statusText, headers })
+  const sent = new Headers(headers)
+  sent.set('Content-Length', String(body.byteLength))
+  return new Response(body as Uint8Array<ArrayBuffer>, { status, statusText, headers: sent })
+}
+
+/** Headers of a replay, and of nothing else. */
+export const REPLAY_MARKERS: [string, string][] = [
+  ['Idempotent-Replayed', 'true'],
+  ['Idempotent-Replay', 'true'],
+]
+
+const forRefusals = headersToKeep()
+
+/** An app's own refusal of a file as it will be stored. Throws `TypeError` for a status that refuses nothing. */
 export async function storableAnswer(response: Response): Promise<Answer> {
   if (response.status < 400) throw new TypeError(`the app refused a file with status ${response.status}, expected 400 to 599`)
-  const headers = [...response.headers].filter(([name]) => STORED_HEADERS.includes(name))
-  const body = new Uint8Array(await response.arrayBuffer())
-  if (body.byteLength <= MAX_STORED_BYTES) return { status: response.status, headers, body }
-  return jsonAnswer(response.status, { message: `The answer was longer than ${MAX_STORED_BYTES} bytes and is not kept.` })
+  const taken = await takeAnswer(response, forRefusals)
+  void taken.response.body?.cancel()
+  return taken.answer
 }
 
 /** A refusal on its way to the one place that answers. `headers` belong to this exchange only and are never stored. */

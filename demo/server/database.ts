@@ -10,14 +10,19 @@ export interface OpenDatabase extends Database {
 /** Any number works, as long as every process takes the same. */
 const SCHEMA_LOCK = 7_283_001
 
-/** Creates what is missing. Safe in several processes at once. */
+/**
+ * Creates what is missing, in a new database or an older one. Safe in several processes at once, and beside processes at work: no transaction
+ * waits for one table while it holds another, so none can be in a deadlock with theirs.
+ */
 export async function applySchema(database: Database): Promise<void> {
   const schema = await readFile(new URL('schema.sql', import.meta.url), 'utf8')
   const statements = schema.split(/;\s*$/m).filter((statement) => statement.trim() !== '')
-  await database.transaction(async (tx) => {
-    await tx.query('SELECT pg_advisory_xact_lock($1)', [SCHEMA_LOCK])
-    for (const statement of statements) await tx.query(statement)
-  })
+  for (const statement of statements) {
+    await database.transaction(async (tx) => {
+      await tx.query('SELECT pg_advisory_xact_lock($1)', [SCHEMA_LOCK])
+      await tx.query(statement)
+    })
+  }
 }
 
 /** PGlite as a Database. One connection: whatever runs during a transaction waits for its end. */

@@ -1,15 +1,16 @@
 import { createHash, randomUUID } from 'node:crypto'
-import { type Answer, jsonAnswer, type ProblemCode, Refusal, storableAnswer } from './answer.js'
+import { type Answer, jsonAnswer, type ProblemCode, REPLAY_MARKERS, Refusal, storableAnswer, toResponse } from './answer.js'
 import { type BodyLimits, BodyTimeout, ClientGone, createBody, type RequestBody } from './body.js'
 import {
-  type Admission,
   type Claim,
   createIdempotency,
+  type Declined,
   Fenced,
   type IdempotencyEvent,
   type Operation,
   RanTooLong,
   StoreError,
+  storedAnswerOf,
 } from './idempotency.js'
 import type { KeyStore, Media } from './keys.js'
 import type { ObjectStore } from './objects.js'
@@ -141,6 +142,8 @@ interface Reply {
   headers?: [string, string][]
 }
 
+const replayOf = (admission: Declined): Reply => ({ answer: storedAnswerOf(admission), replayed: true })
+
 /** Objects of one owner share the beginning of their key, which tells nothing about the owner. */
 export const ownerPrefix = (owner: string): string => `${createHash('sha256').update(owner).digest('hex').slice(0, 16)}-`
 
@@ -171,27 +174,7 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
   const storedAnswer = ({ id, storageKey, bytes, sha256 }: Media): Answer =>
     jsonAnswer(201, { uploadId: id, storageKey, bytes, sha256 }, [['Location', mediaPath + id]])
 
-  /** An admission that is not a claim. */
-  function turnAway(admission: Exclude<Admission, { kind: 'claimed' }>): Reply {
-    switch (admission.kind) {
-      case 'replay':
-        return { answer: admission.answer, replayed: true }
-      case 'in-flight':
-        throw new Refusal('idempotency_in_progress', [['Retry-After', String(admission.retryAfterSeconds)]])
-      case 'mismatch':
-        throw new Refusal('idempotency_key_reuse')
-      case 'too-many':
-        throw new Refusal('too_many_in_flight', [['Retry-After', '1']])
-      case 'contended':
-        throw new Refusal('store_unavailable', [['Retry-After', '1']])
-    }
-  }
-
-  async function afterFence(operation: Operation): Promise<Reply> {
-    const admission = await idempotency.afterFence(operation)
-    if (admission.kind === 'claimed') throw new TypeError('reading a key never claims it')
-    return turnAway(admission)
-  }
+  const afterFence = async (operation: Operation): Promise<Reply> => replayOf(await idempotency.afterFence(operation))
 
   /** Best effort: what is left is on the list of pending objects, and the sweeper's. */
   async function discard(storageKey: string): Promise<void> {
@@ -322,7 +305,7 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
     const wanted = readUploadRequest(request, limits.maxBytes)
     const operation: Operation = { owner, key: wanted.key, fingerprint: fingerprintOf(request, wanted), sha256: wanted.sha256 }
     const admission = await idempotency.admit(operation, request.signal)
-    if (admission.kind !== 'claimed') return turnAway(admission)
+    if (admission.kind !== 'claimed') return replayOf(admission)
     const { claim } = admission
     try {
       return await run(claim, operation, wanted, body)
@@ -377,10 +360,8 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
     sent.set('Idempotency-Outcome', outcomePath)
     if (answer.status === 413) sent.set(...uploadLimit)
     if (request.method === 'POST') echoKey(request, sent)
-    if (replayed) for (const marker of ['Idempotent-Replayed', 'Idempotent-Replay']) sent.set(marker, 'true')
-    if (answer.status === 204) return new Response(null, { status: 204, headers: sent })
-    sent.set('Content-Length', String(answer.body.byteLength))
-    return new Response(answer.body as Uint8Array<ArrayBuffer>, { status: answer.status, headers: sent })
+    if (replayed) for (const marker of REPLAY_MARKERS) sent.set(...marker)
+    return toResponse({ ...answer, headers: [...sent] })
   }
 
   return async function handleUpload(request) {

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { Answer } from './answer.js'
+import { type Answer, Refusal } from './answer.js'
 import type { ClaimId, CommitResult, KeyRow, KeyStore, Media, StoredMedia } from './keys.js'
 import type { ObjectStore } from './objects.js'
 
@@ -75,22 +75,52 @@ export interface Claim extends ClaimId {
   finalise(): void
   intend(storageKey: string): Promise<void>
   commit(answer: Answer, media: Media): Promise<CommitResult>
-  /** False: fenced. */
-  store(answer: Answer): Promise<boolean>
+  /** False: fenced. `within`: the same store in a transaction of the caller's, which must roll back on false. */
+  store(answer: Answer, within?: Pick<KeyStore, 'reject'>): Promise<boolean>
   /** False: fenced, or completed. */
   release(): Promise<boolean>
   /** Stops renewing. Call it in any case at the end. */
   end(): void
 }
 
-export type Admission =
-  | { kind: 'claimed'; claim: Claim }
+/** Why a request may not run. */
+export type Declined =
   | { kind: 'replay'; answer: Answer }
   | { kind: 'in-flight'; retryAfterSeconds: number }
   | { kind: 'mismatch' }
   | { kind: 'too-many' }
   /** The row changed under every attempt to claim it, or has vanished. */
   | { kind: 'contended' }
+
+export type Admission = { kind: 'claimed'; claim: Claim } | Declined
+
+/** The answer to replay, where there is one. Throws the refusal where there is none. */
+export function storedAnswerOf(declined: Declined): Answer {
+  switch (declined.kind) {
+    case 'replay':
+      return declined.answer
+    case 'in-flight':
+      throw new Refusal('idempotency_in_progress', [['Retry-After', String(declined.retryAfterSeconds)]])
+    case 'mismatch':
+      throw new Refusal('idempotency_key_reuse')
+    case 'too-many':
+      throw new Refusal('too_many_in_flight', [['Retry-After', '1']])
+    case 'contended':
+      throw new Refusal('store_unavailable', [['Retry-After', '1']])
+  }
+}
+
+/** What becomes of a key when its request has been answered: the answer is kept, the key is free at once, or as soon as the lease runs out. */
+export type Fate = 'store' | 'release' | 'hold'
+
+/** `thrown`: the handler has failed, and may have done half of its work. */
+export type RespondPolicy = (answer: { status: number; thrown: boolean }) => Fate
+
+/** Keeps every answer but 429, whatever it says: its handler may have done something. A failed handler's key waits for the lease to run out. */
+export const storeAllButTooMany: RespondPolicy = ({ status, thrown }) => {
+  if (thrown && status >= 500) return 'hold'
+  return status === 429 ? 'release' : 'store'
+}
 
 /** What is known of a key. `source: 'media'`: its answer has expired, but the file is there. */
 export type Outcome =
@@ -112,7 +142,12 @@ export interface Idempotency {
   /** Decides what becomes of a request: it is run, answered from the store, or turned away. Nothing is changed unless it is to run. */
   admit(operation: Operation, signal: AbortSignal): Promise<Admission>
   /** What to tell the client of a worker that was fenced. */
-  afterFence(operation: Operation): Promise<Admission>
+  afterFence(operation: Operation): Promise<Declined>
+  /**
+   * Ends a claim whose request has an answer. Null: that answer is the one to send, even when the store cannot be reached any more (`onError`
+   * hears of it). Else the claim was taken over, and what the other one has left is to be sent.
+   */
+  settle(claim: Claim, operation: Operation, answer: Answer, fate: Fate): Promise<Declined | null>
   /** Reads only. A claim whose lease has lapsed counts as unknown: the next request may have it. */
   outcome(owner: string, key: string, sha256: string | null): Promise<Outcome>
   /** The row as it is, for whoever must find out how an interrupted commit ended. */
@@ -179,12 +214,12 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
     const stop = new AbortController()
     let alive = false
     let finalising = false
-    let ended = false
+    let isOver = false
     const renew = async (): Promise<void> => {
       if (!alive && !finalising) return
       alive = false
       try {
-        if (!(await keys.renew(id, leaseMs)) && !ended) {
+        if (!(await keys.renew(id, leaseMs)) && !isOver) {
           onEvent({ type: 'fenced', owner, key })
           stop.abort(new Fenced('the claim was taken over'))
         }
@@ -195,9 +230,13 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       }
     }
     const beat = setInterval(renew, leaseMs / 3)
-    const limit = setTimeout(() => stop.abort(new RanTooLong('the request ran for too long')), Math.min(maxRunMs, 2 ** 31 - 1))
+    const runOut = (): void => {
+      clearInterval(beat)
+      stop.abort(new RanTooLong('the request ran for too long'))
+    }
+    const limit = setTimeout(runOut, Math.min(maxRunMs, 2 ** 31 - 1))
     const end = (): void => {
-      ended = true
+      isOver = true
       clearInterval(beat)
       clearTimeout(limit)
       received.delete(nameOf(id))
@@ -216,16 +255,19 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       },
       intend: (storageKey) => ask(() => keys.intend(id, storageKey)),
       async commit(answer, file) {
+        isOver = true
         const result = await ask(() => keys.commit(id, answer, retentionMs, file))
         if (result === 'committed' || result === 'fenced') onEvent({ type: result, owner, key })
         return result
       },
-      async store(answer) {
-        const stored = await ask(() => keys.reject(id, answer, retentionMs))
+      async store(answer, within = keys) {
+        isOver = true
+        const stored = await ask(() => within.reject(id, answer, retentionMs))
         onEvent({ type: stored ? 'stored' : 'fenced', owner, key })
         return stored
       },
       async release() {
+        isOver = true
         const released = await ask(() => keys.release(id))
         if (released) onEvent({ type: 'released', owner, key })
         return released
@@ -235,7 +277,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
   }
 
   /** What the row says to a request that may not run; null: it may try to claim. */
-  function judge({ owner, key, fingerprint }: Operation, row: KeyRow | null): Admission | null {
+  function judge({ owner, key, fingerprint }: Operation, row: KeyRow | null): Declined | null {
     if (!row) return null
     if (row.fingerprint !== fingerprint) {
       onEvent({ type: 'mismatch', owner, key })
@@ -277,11 +319,14 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
     return { kind: 'contended' }
   }
 
+  const afterFence = async (operation: Operation): Promise<Declined> =>
+    judge(operation, await ask(() => keys.read(operation.owner, operation.key))) ?? { kind: 'contended' }
+
   return {
     async admit(operation, signal) {
       const until = performance.now() + waitMs
       for (;;) {
-        let admission = await admitNow(operation)
+        let admission: Admission = await admitNow(operation)
         // Reading is enough while the other one works: only what it leaves behind is worth another claim.
         while (admission.kind === 'in-flight' && performance.now() < until && !signal.aborted) {
           await pause(Math.min(POLL_MS, waitMs), signal)
@@ -295,8 +340,16 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         }
       }
     },
-    async afterFence(operation) {
-      return judge(operation, await ask(() => keys.read(operation.owner, operation.key))) ?? { kind: 'contended' }
+    afterFence,
+    async settle(claim, operation, answer, fate) {
+      try {
+        if (fate === 'release') await claim.release()
+        if (fate === 'store' && !(await claim.store(answer))) return await afterFence(operation)
+      } catch (error) {
+        // Reported already; the work is done, and its client may know.
+        if (!(error instanceof StoreError)) throw error
+      }
+      return null
     },
     async outcome(owner, key, sha256) {
       const row = await ask(() => keys.read(owner, key))

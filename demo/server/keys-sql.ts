@@ -38,7 +38,7 @@ const CLAIM = `
   RETURNING xmax <> 0 AS replaced`
 
 const MEDIA_COLUMNS = `m.id, m.owner, m.idempotency_key, m.storage_key, encode(m.sha256, 'hex') AS sha256, m.bytes, m.content_type,
-  m.file_name, m.metadata, m.created_at`
+  m.file_name, m.metadata, m.created_at, m.caption`
 
 /** What a new claim has to know, in one round trip. */
 const SURROUNDINGS = `
@@ -89,6 +89,7 @@ const toMedia = (row: Row | undefined): StoredMedia | null =>
         fileName: row.file_name as string | null,
         metadata: row.metadata as Record<string, string>,
         createdAt: row.created_at as Date,
+        caption: row.caption as string | null,
       }
     : null
 
@@ -111,8 +112,26 @@ const toKeyRow = (row: Row): KeyRow => ({
 
 const isUniqueViolation = (error: unknown): boolean => (error as { code?: unknown } | null)?.code === '23505'
 
+const isUuid = (id: string): boolean => /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id)
+
+/** Gives a file of the owner its caption. Null: there is no such file. */
+export async function setCaption(on: Queryable, owner: string, id: string, caption: string | null): Promise<StoredMedia | null> {
+  if (!isUuid(id)) return null
+  const [row] = await on.query(`UPDATE media m SET caption = $3 WHERE m.owner = $1 AND m.id = $2 RETURNING ${MEDIA_COLUMNS}`, [
+    owner,
+    id,
+    caption,
+  ])
+  return toMedia(row)
+}
+
+export interface SqlKeys extends KeyStore {
+  /** One transaction for rows of the app, through `tx`, and for keys, through `within`: COMMIT when `run` resolves, ROLLBACK when it rejects. */
+  transaction<Result>(run: (tx: Queryable, within: KeyStore) => Promise<Result>): Promise<Result>
+}
+
 /** A KeyStore on PostgreSQL, embedded or not. Autocommit statements, and one short transaction per stored file. */
-export function createSqlKeys(database: Database): KeyStore {
+export function createSqlKeys(database: Database): SqlKeys {
   const complete = async (on: Queryable, { owner, key, fence }: ClaimId, answer: Answer, retentionMs: number): Promise<boolean> => {
     const { status, headers, body } = answer
     const done = await on.query(COMPLETE, [owner, key, fence, status, JSON.stringify(headers), body, retentionMs])
@@ -120,6 +139,10 @@ export function createSqlKeys(database: Database): KeyStore {
   }
 
   return {
+    transaction: (run) =>
+      database.transaction((tx) =>
+        run(tx, createSqlKeys({ query: (text, params) => tx.query(text, params), transaction: (nested) => nested(tx) })),
+      ),
     async claim({ owner, key, fence, fingerprint, sha256, leaseMs, retentionMs }) {
       const [mine] = await database.query(CLAIM, [owner, key, fence, fingerprint, sha256, leaseMs, retentionMs])
       if (!mine) return null
@@ -188,7 +211,7 @@ export function createSqlKeys(database: Database): KeyStore {
       return toMedia(row)
     },
     async mediaById(owner, id) {
-      if (!/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id)) return null
+      if (!isUuid(id)) return null
       const [row] = await database.query(`SELECT ${MEDIA_COLUMNS} FROM media m WHERE m.owner = $1 AND m.id = $2`, [owner, id])
       return toMedia(row)
     },

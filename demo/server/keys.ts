@@ -16,6 +16,8 @@ export interface Media {
 
 export interface StoredMedia extends Media {
   createdAt: Date
+  /** Given later, if at all. */
+  caption: string | null
 }
 
 /** Names one claim: a take-over of the same key has another fence, and every write of the former holder then changes nothing. */
@@ -180,7 +182,7 @@ export function createMemoryKeys({ clock = Date.now }: { clock?: () => number } 
       if (media.has(rowId)) return 'duplicate'
       complete(row, answer, retentionMs)
       pending.delete(file.storageKey)
-      media.set(rowId, { ...structuredClone(file), createdAt: new Date(clock()) })
+      media.set(rowId, { ...structuredClone(file), createdAt: new Date(clock()), caption: null })
       return 'committed'
     },
     async reject(claim, answer, retentionMs) {

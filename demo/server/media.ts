@@ -1,13 +1,25 @@
 import { Readable } from 'node:stream'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { Refusal } from './answer.js'
 import { callerOf } from './caller.js'
 import type { KeyStore, StoredMedia } from './keys.js'
+import { setCaption } from './keys-sql.js'
 import { headersOf } from './node-http.js'
 import type { ObjectStore } from './objects.js'
 
 /** What a page may know of a file. */
-export const describeMedia = ({ id, fileName, contentType, bytes, sha256, storageKey, key, metadata, createdAt }: StoredMedia) => ({
+export const describeMedia = ({
+  id,
+  fileName,
+  contentType,
+  bytes,
+  sha256,
+  storageKey,
+  key,
+  metadata,
+  createdAt,
+  caption,
+}: StoredMedia) => ({
   id,
   fileName,
   contentType,
@@ -17,18 +29,10 @@ export const describeMedia = ({ id, fileName, contentType, bytes, sha256, storag
   key,
   metadata,
   createdAt: createdAt.toISOString(),
+  caption,
 })
 
 export const MEDIA_LIST_LIMIT = 1000
-
-/** Sends a refusal from a Fastify route. */
-export function sendRefusal(reply: FastifyReply, refusal: Refusal): FastifyReply {
-  const { status, headers, body } = refusal.answer
-  return reply
-    .code(status)
-    .headers(Object.fromEntries([...headers, ...refusal.headers]))
-    .send(Buffer.from(body))
-}
 
 /** The owner of a request. Throws `unauthorized`. */
 export function ownerOf(request: FastifyRequest): string {
@@ -64,4 +68,24 @@ export function addMediaRoutes(app: FastifyInstance, { keys, objects }: { keys: 
       })
       .send(Readable.fromWeb(bytes as never))
   })
+}
+
+/** Text as PostgreSQL can keep it. */
+export const STORABLE_TEXT = '^[^\\u0000]*$'
+
+const CAPTION = {
+  type: 'object',
+  required: ['caption'],
+  properties: { caption: { type: ['string', 'null'], maxLength: 2000, pattern: STORABLE_TEXT } },
+}
+
+/** `PATCH /media/:id` with `{ caption }`: 200 and the file. For a scope with the idempotency plugin. */
+export function addCaptionRoute(app: FastifyInstance): void {
+  app.patch<{ Params: { id: string }; Body: { caption: string | null } }>('/media/:id', { schema: { body: CAPTION } }, (request, reply) =>
+    request.idempotency.transaction(reply, async (tx) => {
+      const media = await setCaption(tx, ownerOf(request), request.params.id, request.body.caption)
+      if (!media) throw new Refusal('media_unknown')
+      return describeMedia(media)
+    }),
+  )
 }

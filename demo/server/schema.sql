@@ -1,4 +1,5 @@
--- Applied at every start, in one transaction under an advisory lock: each statement must be harmless when repeated.
+-- Applied at every start, each statement in a transaction of its own under an advisory lock: it must be harmless when repeated. What is older
+-- stays as it is, and what is newer is added below it, so that any earlier version ends up as this one.
 -- Statements end with a semicolon at the end of a line, and comments hold none.
 
 CREATE TABLE IF NOT EXISTS idempotency_keys (
@@ -48,4 +49,22 @@ CREATE TABLE IF NOT EXISTS pending_objects (
   fence uuid NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
   dead_at timestamptz
+);
+
+ALTER TABLE media ADD COLUMN IF NOT EXISTS caption text;
+
+CREATE TABLE IF NOT EXISTS albums (
+  id uuid PRIMARY KEY,
+  owner text COLLATE "C" NOT NULL,
+  title text NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX IF NOT EXISTS albums_newest ON albums (owner, created_at DESC);
+
+CREATE TABLE IF NOT EXISTS album_media (
+  album_id uuid NOT NULL REFERENCES albums ON DELETE CASCADE,
+  position int NOT NULL,
+  media_id uuid NOT NULL REFERENCES media ON DELETE CASCADE,
+  PRIMARY KEY (album_id, position)
 );

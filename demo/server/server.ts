@@ -2,22 +2,25 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import fastify, { type FastifyInstance } from 'fastify'
+import fastify, { type FastifyInstance, type FastifyRequest } from 'fastify'
+import { addAlbumRoutes } from './albums.js'
 import { Refusal } from './answer.js'
 import { callerOf } from './caller.js'
 import { type Connections, followConnections } from './connections.js'
 import { applySchema, type OpenDatabase, openPglite, openPostgres } from './database.js'
+import { idempotency, sendRefusal } from './fastify.js'
 import { createFaults, type Faults } from './faults.js'
 import { createUploadHandler, type UploadHandlerOptions, type UploadLimits, uploadLimits } from './handler.js'
 import { createIdempotency } from './idempotency.js'
 import type { KeyStore } from './keys.js'
-import { createSqlKeys } from './keys-sql.js'
+import { createSqlKeys, type Database } from './keys-sql.js'
 import { type FolderLock, lockFolder } from './lock.js'
-import { addMediaRoutes, sendRefusal } from './media.js'
-import { expectsContinue, sendResponse, toRequest, urlOf } from './node-http.js'
+import { addCaptionRoute, addMediaRoutes, ownerOf } from './media.js'
+import { expectsContinue, headersOf, sendResponse, toRequest, urlOf } from './node-http.js'
 import { type ObjectStore, ObjectStoreError } from './objects.js'
 import { createFolderObjects } from './objects-folder.js'
 import { createS3Objects, type S3Options } from './objects-s3.js'
+import { createOriginRule } from './origin.js'
 import { addPageRoutes } from './static.js'
 
 export interface ServerConfig extends Pick<UploadHandlerOptions, 'onStored' | 'onEvent' | 'onError'> {
@@ -56,6 +59,8 @@ export interface RunningServer {
 interface Stores {
   keys: KeyStore
   objects: ObjectStore
+  /** Where the keys are; null for keys of the caller's. */
+  database: Database | null
   /** Whether no other process can be using the stores. */
   isAlone: boolean
   close(): Promise<void>
@@ -92,7 +97,7 @@ async function openStores(config: ServerConfig, onError: (error: unknown) => voi
   const bucket = config.s3 ? await openBucket(config.s3, uploadLimits(config.limits)) : null
   const openObjects = async (): Promise<ObjectStore> =>
     config.objects ?? bucket ?? (await createFolderObjects(join(config.dataDir, 'objects')))
-  if (config.keys) return { keys: config.keys, objects: await openObjects(), isAlone: false, close: async () => {} }
+  if (config.keys) return { keys: config.keys, objects: await openObjects(), database: null, isAlone: false, close: async () => {} }
   const { database, lock } = await openDatabase(config, onError)
   const close = async (): Promise<void> => {
     await database.close()
@@ -100,7 +105,7 @@ async function openStores(config: ServerConfig, onError: (error: unknown) => voi
   }
   try {
     await applySchema(database)
-    return { keys: createSqlKeys(database), objects: await openObjects(), isAlone: lock !== null, close }
+    return { keys: createSqlKeys(database), objects: await openObjects(), database, isAlone: lock !== null, close }
   } catch (error) {
     await close().catch(onError)
     throw error
@@ -203,6 +208,22 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
   })
   app.setNotFoundHandler((_request, reply) => sendRefusal(reply, new Refusal('not_found')))
   addMediaRoutes(app, stores)
+  const { database } = stores
+  if (database) {
+    const { leaseMs, retentionMs, waitMs } = limits
+    const origins = createOriginRule(allowedOrigins)
+    const authenticate = (request: FastifyRequest): string => {
+      const { method, raw } = request
+      const headers = headersOf(raw)
+      origins.check(new Request(urlOf(raw), { method, headers }), callerOf(headers)?.ambient === true)
+      return ownerOf(request)
+    }
+    app.register(async (json) => {
+      json.register(idempotency, { keys: createSqlKeys(database), authenticate, leaseMs, retentionMs, waitMs, onError })
+      addCaptionRoute(json)
+      addAlbumRoutes(json, database)
+    })
+  }
   faults?.addRoutes(app)
   addPageRoutes(app, config.pageDir ?? defaultPageDir)
   return { app, inFlight, limits }

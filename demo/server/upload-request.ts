@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto'
 import { Refusal } from './answer.js'
+import { essenceOf, fingerprint } from './fingerprint.js'
 
 /** What the headers of an upload say. */
 export interface UploadRequest {
@@ -58,7 +58,7 @@ const FORMS = /^(multipart\/|application\/x-www-form-urlencoded$)/
 
 function parseContentType(headers: Headers): string {
   const encoding = headers.get('content-encoding')?.trim().toLowerCase() ?? 'identity'
-  const essence = (headers.get('content-type') ?? 'application/octet-stream').split(';')[0]!.trim().toLowerCase()
+  const essence = essenceOf(headers.get('content-type') ?? 'application/octet-stream')
   const isType = /^[a-z0-9!#$&^_.+-]{1,127}\/[a-z0-9!#$&^_.+-]{1,127}$/.test(essence)
   if (encoding !== 'identity' || !isType || FORMS.test(essence)) throw new Refusal('unsupported_media_type')
   return essence
@@ -139,18 +139,11 @@ export function readUploadRequest(request: Request, maxBytes: number): UploadReq
 }
 
 /**
- * What makes two requests the same: operation, type, bytes and metadata. Not the length (proxies re-frame), the query or parameters of the type.
- * Each part is preceded by its length, so that no two lists of parts read alike. `fp1` is the version.
+ * What makes two uploads the same: operation, type, bytes and metadata. Not the length (proxies re-frame), the query or parameters of the type.
+ * `fp1` is the version.
  */
 export function fingerprintOf(request: Request, upload: UploadRequest): string {
   const { contentType, sha256, fileName, metadata } = upload
   const facts = JSON.stringify([fileName, Object.entries(metadata)])
-  const hash = createHash('sha256')
-  for (const part of ['fp1', request.method, new URL(request.url).pathname, contentType, Buffer.from(sha256, 'hex'), facts]) {
-    const bytes = Buffer.from(part as string)
-    const length = Buffer.alloc(4)
-    length.writeUInt32BE(bytes.length)
-    hash.update(length).update(bytes)
-  }
-  return hash.digest('hex')
+  return fingerprint(['fp1', request.method, new URL(request.url).pathname, contentType, Buffer.from(sha256, 'hex'), facts])
 }

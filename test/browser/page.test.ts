@@ -46,6 +46,7 @@ describeWith(programs.chromium, 'the demo page', () => {
   beforeEach(() => {
     complaints = []
     return async () => {
+      await chromium.context.setOffline(false)
       for (const page of chromium.context.pages()) await page.close()
       expect(complaints, 'errors on the console').toEqual([])
     }
@@ -55,10 +56,9 @@ describeWith(programs.chromium, 'the demo page', () => {
   const openTab = async (path = '/'): Promise<Page> => {
     const page = await chromium.newPage()
     page.on('console', (message) => {
-      const isOrdered =
-        message.text().startsWith('Failed to load resource') && new URL(message.location().url).pathname.startsWith('/uploads')
-      if ((message.type() === 'error' || message.type() === 'warning') && !isOrdered)
-        complaints.push(`${message.text()} ${message.location().url}`)
+      const { url } = message.location()
+      const isOrdered = /^Failed to load resource: .*(\/uploads|ERR_INTERNET_DISCONNECTED)/.test(`${message.text()} ${url}`)
+      if ((message.type() === 'error' || message.type() === 'warning') && !isOrdered) complaints.push(`${message.text()} ${url}`)
     })
     await page.addInitScript(() =>
       addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI }) => console.error(violatedDirective, blockedURI)),
@@ -92,7 +92,7 @@ describeWith(programs.chromium, 'the demo page', () => {
   test('a lost answer ends in a replay, and the server holds one row with the same digest', async () => {
     const page = await openAsNewVisitor()
     await arm(page, 'lose-answer')
-    expect(await page.locator('[data-fault="lose-answer"]').textContent()).toContain('Armed: next request')
+    expect(await page.locator('[data-fault="lose-answer"]').textContent()).toContain('Armed: next one')
     await pick(page, 'notes.txt')
     const upload = row(page, 'notes.txt')
     await statusOf(upload).toBe('succeeded')
@@ -230,6 +230,18 @@ describeWith(programs.chromium, 'the demo page', () => {
     await statusOf(row(page, 'notes.txt')).toBe('succeeded')
     await eventually(() => page.locator('#banner').isVisible()).toBe(false)
     await total(page, 'stored').toBe('1')
+  })
+
+  test('offline, a picked file waits and the page says why; online, it is sent', async () => {
+    const page = await openAsNewVisitor()
+    await total(page, 'stored').toBe('0')
+    await chromium.context.setOffline(true)
+    await pick(page, 'notes.txt')
+    await eventually(() => page.locator('#banner').textContent()).toContain('This browser is offline')
+    await eventually(() => row(page, 'notes.txt').locator('.state').textContent()).toContain('Waits until the server can be reached')
+    await chromium.context.setOffline(false)
+    await statusOf(row(page, 'notes.txt')).toBe('succeeded')
+    await eventually(() => page.locator('#banner').isVisible()).toBe(false)
   })
 
   test('the transport is chosen, kept in the address, and shows bytes where it can', async () => {
