@@ -26,7 +26,7 @@ export interface Intake {
   type: string
   size: number
   lastModified: number
-  /** `null` for a large file, which is hashed once it is stored. */
+  /** `null` for a file that is hashed once it is stored: a large one. */
   sha256: string | null
   bytes: Blob | ArrayBuffer
 }
@@ -61,12 +61,18 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
     }
     const buffer = await file.arrayBuffer()
     if (buffer.byteLength !== size) throw unreadable()
-    const sha256 = await digest(buffer, options.signal)
+    const sha256 = await digest(buffer, options.signal).catch(notYet)
     return { ...facts, sha256, bytes: size <= inlineLimit ? buffer : new Blob([buffer], { type: file.type }) }
   } catch (cause) {
     throwIfAborted(options.signal)
     throw cause instanceof UploadError ? cause : unreadable(cause)
   }
+}
+
+/** Code for hashing that cannot be loaded now is loaded later, like that for a large file. */
+const notYet = (error: unknown): null => {
+  if (error instanceof UploadError) return null
+  throw error
 }
 
 const readEnds = (blob: Blob): Promise<unknown> => Promise.all([blob.slice(0, 1).arrayBuffer(), blob.slice(-1).arrayBuffer()])

@@ -7,7 +7,7 @@ import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js
 import type { Action, PendingUpload } from './record.js'
 import type { Upload } from './snapshot.js'
 import type { Transport, TransportAnswer, TransportRequest } from './transport.js'
-import { type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
+import { fullJitter, type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
 import { buildRequest, type WireOptions } from './wire.js'
 
 /** How uploads are sent; `UploadQueueOptions` documents each member. */
@@ -131,6 +131,12 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
       thrown instanceof UploadError
         ? thrown
         : new UploadError('invalid-request', 'Sending failed for an unknown reason.', { cause: thrown })
+    if (error.code === 'network') {
+      // The code that hashes did not load: the page is offline, or a deploy replaced its files. Nothing was sent.
+      const delay = fullJitter(history.attempts++, context.options.retry, context.random)
+      await act({ type: 'deferred', notBefore: now() + delay, counted: false, error: error.toJSON() })
+      throw new Again()
+    }
     await act({ type: 'failed', error: error.with({ uploadId: record.id }).toJSON(), counted: false, at: now() })
   }
 }
@@ -154,7 +160,8 @@ async function hash(bytes: Blob, signal: AbortSignal): Promise<string> {
   try {
     return await digest(bytes, signal)
   } catch (cause) {
-    throw signal.aborted ? signal.reason : bytesLost(cause)
+    if (signal.aborted) throw signal.reason
+    throw cause instanceof UploadError ? cause : bytesLost(cause)
   }
 }
 

@@ -310,6 +310,23 @@ describe('attempts', () => {
   })
 })
 
+test('a file that cannot be hashed yet, since the code for it does not load, is kept and hashed later', async () => {
+  fakeClock()
+  vi.stubGlobal('crypto', { getRandomValues: crypto.getRandomValues.bind(crypto) })
+  vi.doMock('@noble/hashes/sha2.js', () => {
+    throw new TypeError('Failed to fetch dynamically imported module')
+  })
+  const queue = openQueue()
+  const upload = await queue.enqueue(file())
+  await until(() => upload.snapshot?.reason === 'network')
+  expect(upload.snapshot).toMatchObject({ status: 'preparing', sha256: null, attempts: 0 })
+  vi.doUnmock('@noble/hashes/sha2.js')
+  const request = await runUntil(transport.nextRequest())
+  expect(request.sha256).toBe('2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824')
+  request.store()
+  await upload.done
+})
+
 describe('headers and sign-in', () => {
   test('headers are made for every attempt; one refresh serves all uploads that got a 401, and is not counted', async () => {
     let token = 1
