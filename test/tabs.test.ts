@@ -71,6 +71,7 @@ test('a tab runs when it is asked to, not before, and only once', async () => {
   tab.run()
   await flush()
   expect(tab.turns).toEqual([true])
+  expect(await (locks as unknown as FakeLocks).query()).toMatchObject({ held: [{ name }], pending: [] })
 })
 
 test('a tab that closed while it waited leaves the line', async () => {
@@ -194,6 +195,19 @@ test('once closed it asks for no lease, and a late one does not make it run', as
   expect(tab.turns).toEqual([])
   expect(asked).toHaveBeenCalledOnce()
   expect(vi.getTimerCount()).toBe(0)
+})
+
+test('closed between two beats, it asks no more', async () => {
+  fakeClock()
+  locks = undefined
+  const asked = vi.fn(async () => true)
+  const tab = openTab({ lease: asked })
+  tab.run()
+  await flush()
+  tab.close()
+  expect(vi.getTimerCount()).toBe(0)
+  await advance(10 * leaseBeat, leaseBeat)
+  expect(asked).toHaveBeenCalledOnce()
 })
 
 test('closed before it ran, it takes no lock', async () => {
