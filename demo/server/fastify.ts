@@ -106,6 +106,10 @@ function comparedBody({ body, headers }: FastifyRequest): Uint8Array {
   return Buffer.from(JSON.stringify(body))
 }
 
+async function* bytesOf(stream: AsyncIterable<Uint8Array | string>): AsyncGenerator<Uint8Array> {
+  for await (const chunk of stream) yield Buffer.from(chunk as string)
+}
+
 /** What Fastify is about to send, and what of it is to be stored. Throws `UnreplayableAnswer`. */
 async function takePayload(
   reply: FastifyReply,
@@ -124,7 +128,7 @@ async function takePayload(
     const { answer, response } = await takeAnswer(payload, isKept)
     return { answer, payload: response }
   }
-  const stream = payload instanceof Readable ? Readable.toWeb(payload) : payload
+  const stream = payload instanceof Readable ? Readable.toWeb(Readable.from(bytesOf(payload), { objectMode: false })) : payload
   const { answer, response } = await takeAnswer(new Response(stream as ReadableStream, { status, headers: lines }), isKept)
   return { answer, payload: response.body }
 }
