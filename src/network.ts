@@ -17,6 +17,8 @@ export interface NetworkOptions {
 export interface Network {
   /** How many requests may be under way to this origin now: none, one to find out, or as many as there are slots. */
   capacity(origin: string): number
+  /** What began earlier does not fill `capacity`, ms since 1970: it was let through before the gate closed. */
+  since(origin: string): number
   /** When `capacity` may rise by itself, ms since 1970; `null`: now, or `onChange` will tell. */
   opensAt(origin: string): number | null
   /** An upload begins: it is the one that finds out. */
@@ -36,6 +38,7 @@ interface Unreachable {
   type: 'unreachable'
   url: string
   failures: number
+  since: number
   /** Whether the next upload may find out. */
   trial: boolean
   timer?: ReturnType<typeof setTimeout>
@@ -128,6 +131,10 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
       if (!gate) return Number.POSITIVE_INFINITY
       return (gate.type === 'told' ? gate.until <= now() : gate.trial) ? 1 : 0
     },
+    since(origin) {
+      const gate = gates.get(origin)
+      return gate?.type === 'told' ? gate.until : (gate?.since ?? 0)
+    },
     opensAt(origin) {
       const gate = gates.get(origin)
       return gate?.type === 'told' && gate.until > now() ? gate.until : null
@@ -152,7 +159,7 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
       if (gates.get(origin)?.type === 'unreachable') return false
       if (await ask(origin, url)) return true
       if (!closed && gates.get(origin)?.type !== 'unreachable') {
-        const gate: Gate = { type: 'unreachable', url, failures: 0, trial: false }
+        const gate: Gate = { type: 'unreachable', url, failures: 0, since: now(), trial: false }
         gates.set(origin, gate)
         later(origin, gate)
         onChange({ origin, reachable: false })

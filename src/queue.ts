@@ -28,7 +28,10 @@ export interface UploadQueue<Result = UploadReceipt> {
    * `quota-exceeded`, `storage-…`, `unauthorized` (nobody is signed in).
    */
   enqueue(file: Blob, options?: EnqueueOptions): Promise<UploadHandle<Result>>
-  /** The same for many, in few transactions. Saves all that can be saved; if some cannot, rejects with an `AggregateError` of their errors. */
+  /**
+   * The same for many, in few transactions. Saves all that can be saved; if some cannot, rejects with an `AggregateError`: its `errors` are
+   * theirs, and its `indexes` say to which of `files` each belongs.
+   */
   enqueueAll(files: Iterable<Blob>, options?: Omit<EnqueueOptions, 'id'>): Promise<UploadHandle<Result>[]>
   get(id: string): Upload<Result> | undefined
   /** A handle for any upload of the queue, one that an earlier page enqueued too. */
@@ -445,8 +448,18 @@ export function createUploadQueue<Result = UploadReceipt>(
       const results: Saved[] = []
       for (let first = 0; first < all.length; first += batchSize)
         results.push(...(await save(all.slice(first, first + batchSize), enqueueOptions)))
-      const errors = results.flatMap((result) => ('error' in result ? [result.error] : []))
-      if (errors.length > 0) throw new AggregateError(errors, `${errors.length} of ${all.length} files could not be saved; the others are.`)
+      const failures = results.flatMap((result, index) => ('error' in result ? [{ index, error: result.error }] : []))
+      if (failures.length > 0) {
+        const indexes = failures.map(({ index }) => index)
+        const message = `Of ${all.length} files ${failures.length} could not be saved, number ${indexes.map((index) => index + 1).join(', ')}; the others are.`
+        throw Object.assign(
+          new AggregateError(
+            failures.map(({ error }) => error),
+            message,
+          ),
+          { indexes },
+        )
+      }
       return results as UploadHandle<Result>[]
     },
     get: snapshot.get,

@@ -40,6 +40,8 @@ interface Run {
   slot: boolean
   /** Where its last request went. */
   origin: string | undefined
+  /** When it got its slot, ms since 1970. */
+  since: number
   resume?: () => void
   done: Promise<void>
 }
@@ -83,7 +85,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   function choosing(): void {
     clearTimeout(timer)
     const holding = new Map<string, string | undefined>()
-    for (const [id, run] of runs) if (run.slot) holding.set(id, run.origin)
+    for (const [id, { slot, origin, since }] of runs)
+      if (slot) holding.set(id, origin !== undefined && since >= network.since(origin) ? origin : undefined)
     const choice = choose({
       records: deps.uploads(),
       owner: deps.owner(),
@@ -99,6 +102,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       const parked = runs.get(id)
       if (parked) {
         parked.slot = true
+        parked.since = now()
         parked.resume?.()
       } else launch(id)
     }
@@ -118,7 +122,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
 
   function launch(id: string): void {
     const controller = new AbortController()
-    const run: Run = { controller, slot: true, origin: undefined, done: Promise.resolve() }
+    const run: Run = { controller, slot: true, origin: undefined, since: now(), done: Promise.resolve() }
     runs.set(id, run)
     // Everything a run can end with is stored by then; what is left is that it was stopped.
     run.done = runUpload(contextOf(id, run))

@@ -8,7 +8,7 @@ export interface Situation {
   now: number
   /** How many may hold a slot at once. */
   concurrency: number
-  /** The records that hold a slot, and the origin each is sent to, where that is known. */
+  /** The records that hold a slot, and the origin on which each counts, if it does on one. */
   holding: ReadonlyMap<string, string | undefined>
   /** Where a record will be sent, as far as that is known before its turn. */
   originOf(record: PendingUpload): string | undefined

@@ -252,7 +252,9 @@ function startDeadline<Result>({ options, signal, upload, progress }: UploadCont
   let silence: ReturnType<typeof setTimeout> | undefined
   const listen = (): void => {
     clearTimeout(silence)
-    if (options.transport.reportsBytes) silence = setTimeout(end('No byte moved any more.'), Math.min(options.stallTimeout, timerMax))
+    // Of an empty body no byte is reported.
+    if (options.transport.reportsBytes && upload().size > 0)
+      silence = setTimeout(end('No byte moved any more.'), Math.min(options.stallTimeout, timerMax))
   }
   signal.addEventListener('abort', onAbort)
   if (signal.aborted) onAbort()

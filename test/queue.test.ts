@@ -154,6 +154,31 @@ describe('attempts', () => {
     expect(queue.getSnapshot().map(({ attempts }) => attempts)).toEqual([1, 1, 1])
   })
 
+  test('an upload that began before the origin said to wait does not hold up those who find out afterwards', async () => {
+    const queue = openQueue()
+    await queue.enqueueAll([file('slow'), file('told')])
+    const slow = await transport.nextRequest()
+    ;(await transport.nextRequest()).respondWith({ status: 503, headers: { 'Retry-After': '5' } })
+    await queue.enqueue(file('next'))
+    const again = await runUntil(transport.nextRequest())
+    expect(slow.signal.aborted).toBe(false)
+    expect(transport.requests).toHaveLength(3)
+    again.store()
+    ;(await transport.nextRequest()).store()
+    slow.store()
+    await until(() => queue.getSnapshot().every(({ status }) => status === 'succeeded'))
+  })
+
+  test('an empty file is not taken for a stall while the server thinks', async () => {
+    transport = createTransportDouble({ reportsBytes: true })
+    const upload = await openQueue().enqueue(file(''))
+    const request = await transport.nextRequest()
+    await advance(100_000)
+    expect(request.signal.aborted).toBe(false)
+    request.store()
+    await upload.done
+  })
+
   test('409 in progress is waited for as told, not counted', async () => {
     const queue = openQueue({ retry: { limit: 1 } })
     const upload = await queue.enqueue(file())
@@ -528,7 +553,7 @@ describe('enqueue', () => {
   ])('%s is refused with its code, and nothing is left behind', async (_what, value, code) => {
     const queue = openQueue({ maxFileSize: 5 })
     await expect(queue.enqueue(value as never)).rejects.toMatchObject({ code })
-    await expect(queue.enqueueAll([value as never, file('ok')])).rejects.toMatchObject({ errors: [{ code }] })
+    await expect(queue.enqueueAll([value as never, file('ok')])).rejects.toMatchObject({ errors: [{ code }], indexes: [0] })
     expect(queue.getSnapshot()).toHaveLength(1)
   })
 
