@@ -16,9 +16,25 @@ export const launchWebKit = async (): Promise<Engine> => {
     env: { ...process.env, HOME: data, TMPDIR: data, XDG_DATA_HOME: data, XDG_CACHE_HOME: data, WEBKIT_DATA: data },
   })
   const exited = once(driver, 'exit')
-  const call = createCall(`http://127.0.0.1:${port}`)
-  await untilReady(call)
+  const kill = (): void => void process.kill(-driver.pid!, 'SIGTERM')
+  process.once('exit', kill)
+  const stop = async (): Promise<void> => {
+    process.off('exit', kill)
+    kill()
+    await exited
+    await folder.remove()
+  }
+  try {
+    const call = createCall(`http://127.0.0.1:${port}`)
+    await untilReady(call)
+    return await openSession(call, stop)
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
 
+const openSession = async (call: Call, stop: () => Promise<void>): Promise<Engine> => {
   const binary = fileURLToPath(new URL('webkit-host.py', import.meta.url))
   const capabilities = { alwaysMatch: { browserName: 'webkit-host', 'webkitgtk:browserOptions': { binary, args: [] } } }
   const { sessionId } = await call<{ sessionId: string }>('POST', '/session', { capabilities })
@@ -39,9 +55,7 @@ export const launchWebKit = async (): Promise<Engine> => {
     },
     async close() {
       await call('DELETE', session).catch(() => {})
-      process.kill(-driver.pid!, 'SIGTERM')
-      await exited
-      await folder.remove()
+      await stop()
     },
   }
 }
@@ -61,8 +75,9 @@ type Call = <T>(method: string, path: string, body?: unknown) => Promise<T>
 const createCall =
   (base: string): Call =>
   async (method, path, body) => {
-    const init = body === undefined ? { method } : { method, body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } }
-    const response = await fetch(base + path, init)
+    const content = body === undefined ? {} : { body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } }
+    // the driver waits for ever for a browser that does not start
+    const response = await fetch(base + path, { method, ...content, signal: AbortSignal.timeout(90_000) })
     const { value } = await response.json()
     if (!response.ok) throw new Error(`WebDriver ${method} ${path}: ${value.error}: ${value.message}`)
     return value
