@@ -118,7 +118,11 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
         const result = JSON.parse(JSON.stringify(action.result ?? null)) as unknown
         return store().change(id, (record) => transition(record, { ...action, result }))
       })
-    if (!changed) return undefined
+    if (!changed) {
+      // Another tab removed it, and its message did not arrive.
+      if (snapshot.find(id)) hear({ type: 'removed', ids: [id] })
+      return undefined
+    }
     const { before, after } = changed
     if (after !== before) {
       const event = happeningOf(action, after, now())

@@ -64,7 +64,7 @@ const refreshLimit = 30_000
 
 /** The path of one file, from its turn to its end. p-retry drives the attempts; when the next one is due is the queue's business. */
 export async function runUpload<Result>(context: UploadContext<Result>): Promise<void> {
-  const history: History & { refreshFrom: number | null } = { attempts: 0, refreshed: false, mismatches: 0, refreshFrom: null }
+  const history: History & { refreshFrom: number | null } = { attempts: 0, waits: 0, refreshed: false, mismatches: 0, refreshFrom: null }
   await pRetry(() => attempt(context, history), {
     retries: Number.POSITIVE_INFINITY,
     minTimeout: 0,
@@ -97,7 +97,9 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
 
     history.attempts = started.attempts
     if (outcome.error.code !== 'unauthorized') history.refreshed = false
+    const waiting = outcome.error.code === 'in-progress'
     const verdict = judge(outcome, history, context.options.retry, context.random)
+    history.waits = waiting ? history.waits + 1 : 0
     const error = outcome.error.with({ uploadId: record.id, attempt: started.requests }).toJSON()
     switch (verdict.type) {
       case 'wait': {

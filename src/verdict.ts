@@ -33,6 +33,8 @@ export interface History {
   attempts: number
   /** Whether this attempt already used refreshed headers. */
   refreshed: boolean
+  /** Answers in a row that an earlier attempt is still being worked on. */
+  waits: number
   /** Earlier answers that the digest does not match the bytes. */
   mismatches: number
 }
@@ -58,7 +60,7 @@ export function judge(outcome: Outcome, history: History, policy: RetryPolicy, r
 
   if (overruled === false) return { type: 'fail', counted: true }
   if (error.code === 'in-progress')
-    return { type: 'wait', delay: told ?? fullJitter(history.attempts, policy, random), counted: false, gate: 'none' }
+    return { type: 'wait', delay: told ?? fullJitter(history.waits, policy, random), counted: false, gate: 'none' }
   if (told !== null && (error.status === 429 || error.status === 503) && error.retryable)
     return { type: 'wait', delay: told, counted: false, gate: 'told' }
   if (outcome.reachable === false) return { type: 'wait', delay: 0, counted: false, gate: 'unreachable' }

@@ -62,7 +62,8 @@ export function buildRequest(
   }
   for (const [name, value] of parseHeaders(own)) {
     if (reservedHeaders.includes(name)) throw new UploadError('invalid-request', `The header ${name} is the queue's to set, not the app's.`)
-    headers.set(name, value)
+    // The browser alone knows the boundary of a form.
+    if (form === 'raw' || name !== 'content-type') headers.set(name, value)
   }
   // Wrapped anew: WebKit has sent a Blob just as it came out of IndexedDB as an empty body, and without an error.
   const file = new Blob([bytes], { type: contentType })

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
+import { indexedDbStore, type Store } from '../src/store.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
 import { createTransportDouble, type TransportDouble } from './helpers/transport.js'
 
@@ -192,6 +193,19 @@ describe('attempts', () => {
     ;(await runUntil(transport.nextRequest())).store()
     await upload.done
     expect(upload.snapshot).toMatchObject({ attempts: 1, requests: 6 })
+  })
+
+  test('409 in progress without Retry-After is asked for ever more rarely', async () => {
+    const queue = openQueue({ retry: { limit: 1 } })
+    const upload = await queue.enqueue(file())
+    const start = Date.now()
+    while (Date.now() - start < 300_000) {
+      ;(await runUntil(transport.nextRequest())).respondWith({ status: 409, body: { error: 'idempotency_in_progress' } })
+      await until(() => upload.snapshot?.status === 'pending')
+    }
+    // With full jitter up to 30 s: 20 in the long run, and a few at the beginning.
+    expect(transport.requests.length).toBeLessThan(60)
+    expect(upload.snapshot?.attempts).toBe(0)
   })
 
   test('an origin that answers no probe is waited for, uncounted, with ever rarer requests; its return sends the file', async () => {
@@ -615,6 +629,28 @@ describe('pages come and go', () => {
     second.store()
     await vi.waitFor(() => expect(queue.get(upload.id)?.status).toBe('succeeded'))
     expect(transport.requests).toHaveLength(2)
+  })
+
+  test('a record that is gone from the store, though nobody said so, is let go', async () => {
+    let inner: Store | undefined
+    const queue = createUploadQueue(
+      { endpoint, transport, concurrency: 1 },
+      {
+        openStore: (name) => {
+          inner = indexedDbStore(name)
+          return inner
+        },
+      },
+    )
+    opened.push(queue as never)
+    const [first, second] = await queue.enqueueAll([file('a'), file('b')])
+    const request = await transport.nextRequest()
+    await inner?.remove([second?.id as string])
+    request.store()
+    await first?.done
+    await expect(second?.done).rejects.toMatchObject({ name: 'AbortError' })
+    expect(queue.getSnapshot()).toHaveLength(1)
+    expect(transport.requests).toHaveLength(1)
   })
 
   test('what has succeeded is not sent again', async () => {

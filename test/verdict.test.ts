@@ -19,7 +19,7 @@ const policy: RetryPolicy = {
   maxRetryAfter: 86_400_000,
   statusCodes: [408, 409, 425, 429, 500, 502, 503, 504],
 }
-const first: History = { attempts: 0, refreshed: false, mismatches: 0 }
+const first: History = { attempts: 0, waits: 0, refreshed: false, mismatches: 0 }
 const least = (): number => 0
 const most = (): number => 1 - Number.EPSILON
 
