@@ -28,7 +28,7 @@ async function main(): Promise<void> {
     process.exit(1)
   }
   try {
-    const server = await startServer(config)
+    const server = await startServer({ ...config, log: (line) => process.stderr.write(`${line}\n`) })
     const stop = async (): Promise<void> => {
       await server.close()
       process.exit(0)

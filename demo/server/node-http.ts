@@ -17,10 +17,17 @@ export function urlOf(incoming: IncomingMessage): URL {
   return new URL((URL.canParse(origin) ? new URL(origin).origin : 'http://localhost') + target)
 }
 
+const bytesRead = new WeakMap<IncomingMessage, number>()
+
+/** Bytes of a request's body: those that were read through `toRequest`, else what it declares. */
+export const bodyBytes = (incoming: IncomingMessage): number => bytesRead.get(incoming) ?? (Number(incoming.headers['content-length']) || 0)
+
 /** Cancelling stops the reading and leaves the connection alone, since an answer is still to be sent on it. */
 function bodyOf(incoming: IncomingMessage, beforeFirstRead: () => void): ReadableStream<Uint8Array> {
   const chunks = incoming.iterator({ destroyOnReturn: false })
   let started = false
+  let bytes = 0
+  bytesRead.set(incoming, 0)
   return new ReadableStream<Uint8Array>(
     {
       async pull(controller) {
@@ -29,8 +36,11 @@ function bodyOf(incoming: IncomingMessage, beforeFirstRead: () => void): Readabl
           beforeFirstRead()
         }
         const { done, value } = await chunks.next()
-        if (!done) controller.enqueue(value)
-        else if (incoming.complete) controller.close()
+        if (!done) {
+          bytes += value.byteLength
+          bytesRead.set(incoming, bytes)
+          controller.enqueue(value)
+        } else if (incoming.complete) controller.close()
         else controller.error(new Error('the request ended early'))
       },
     },

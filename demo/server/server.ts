@@ -10,12 +10,15 @@ import { type Connections, followConnections } from './connections.js'
 import { applySchema, type OpenDatabase, openPglite, openPostgres } from './database.js'
 import { idempotency, sendRefusal } from './fastify.js'
 import { createFaults, type Faults } from './faults.js'
-import { createUploadHandler, type UploadHandlerOptions, type UploadLimits, uploadLimits } from './handler.js'
+import { createUploadHandler, type UploadEvent, type UploadHandlerOptions, type UploadLimits, uploadLimits } from './handler.js'
+import { addHealthRoute } from './health.js'
 import { createIdempotency } from './idempotency.js'
 import type { KeyStore } from './keys.js'
 import { createSqlKeys, type Database } from './keys-sql.js'
 import { type FolderLock, lockFolder } from './lock.js'
+import { createLog, type FollowedRequest, type Log, refusalCode } from './log.js'
 import { addCaptionRoute, addMediaRoutes, ownerOf } from './media.js'
+import { addMetricsRoute, createMetrics, type Metrics } from './metrics.js'
 import { expectsContinue, headersOf, sendResponse, toRequest, urlOf } from './node-http.js'
 import { type ObjectStore, ObjectStoreError } from './objects.js'
 import { createFolderObjects } from './objects-folder.js'
@@ -45,6 +48,8 @@ export interface ServerConfig extends Pick<UploadHandlerOptions, 'onStored' | 'o
   objects?: ObjectStore
   /** Time between two sweeps, in ms. Default 60 s. */
   sweepEveryMs?: number
+  /** Takes the lines of the log, without their ends: one a request, and one a failure unless `onError` hears of it. Default none, and stderr for failures. */
+  log?: (line: string) => void
   /** How long `close` waits for requests in flight, in ms. Default 10 s. */
   drainMs?: number
 }
@@ -66,6 +71,7 @@ interface Stores {
   close(): Promise<void>
 }
 
+const PROBLEM = 'application/problem+json'
 const MINUTE = 60_000
 const MiB = 1_048_576
 /** https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html */
@@ -119,13 +125,18 @@ interface Sweeper {
   regularly(everyMs: number): () => Promise<void>
 }
 
-function createSweeper({ keys, objects, isAlone }: Stores, limits: UploadLimits, onError: (error: unknown) => void): Sweeper {
+function createSweeper(
+  { keys, objects, isAlone }: Stores,
+  limits: UploadLimits,
+  metrics: Metrics,
+  onError: (error: unknown) => void,
+): Sweeper {
   const { leaseMs, maxUploadMs, retentionMs } = limits
   const idempotency = createIdempotency({ keys, leaseMs, retentionMs, onError })
   const graceMs = maxUploadMs + leaseMs + MINUTE
   const sweep = async (grace: number): Promise<void> => {
     try {
-      await idempotency.sweep({ objects, graceMs: grace, finalGraceMs: MINUTE })
+      metrics.swept(await idempotency.sweep({ objects, graceMs: grace, finalGraceMs: MINUTE }))
     } catch {
       // Reported through onError. The next one makes up for it.
     }
@@ -147,26 +158,51 @@ function createSweeper({ keys, objects, isAlone }: Stores, limits: UploadLimits,
   }
 }
 
-function createApp(config: ServerConfig, stores: Stores, connections: Connections, server: Server, onError: (error: unknown) => void) {
-  const { allowedOrigins = [], onStored, onEvent } = config
+/** What the log has to say of an answer besides its status. */
+async function outcomeOf(response: Response): Promise<string | null> {
+  if (response.headers.has('Idempotent-Replayed')) return 'replayed'
+  return response.headers.get('Content-Type') === PROBLEM ? refusalCode(await response.clone().text()) : null
+}
+
+/** The uploads' addresses are not routes of Fastify's. */
+const uploadPath = (pathname: string): string => (['/uploads', '/uploads/outcome'].includes(pathname) ? pathname : '/uploads/*')
+
+function createApp(
+  config: ServerConfig,
+  stores: Stores,
+  connections: Connections,
+  server: Server,
+  log: Log | null,
+  onError: (error: unknown) => void,
+) {
+  const { allowedOrigins = [], onStored } = config
   const limits = uploadLimits(config.limits)
+  const inFlight = new Set<Promise<void>>()
+  const metrics = createMetrics(() => inFlight.size)
+  const onEvent = (event: UploadEvent): void => {
+    metrics.count(event)
+    config.onEvent?.(event)
+  }
   const handler = createUploadHandler({
     ...stores,
     authenticate: (request) => callerOf(request.headers),
     allowedOrigins,
     limits,
+    onEvent,
     onError,
     ...(onStored ? { onStored } : {}),
-    ...(onEvent ? { onEvent } : {}),
   })
   const faults: Faults | null = config.faults ? createFaults({ ...stores, connections, allowedOrigins, limits }) : null
-  const inFlight = new Set<Promise<void>>()
+  const followed = new WeakMap<IncomingMessage, FollowedRequest>()
 
   async function exchange(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
     try {
       const request = toRequest(incoming, outgoing)
       const response = await (faults ? faults.pass(incoming, request, handler) : handler(request))
-      if (response) await sendResponse(response, incoming, outgoing)
+      if (!response) return
+      const line = followed.get(incoming)
+      if (line) line.outcome = await outcomeOf(response)
+      await sendResponse(response, incoming, outgoing)
     } catch (error) {
       if (!outgoing.destroyed) onError(error)
       incoming.socket.destroy()
@@ -181,12 +217,15 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
   })
   app.addHook('onRequest', async (request, reply) => {
     const { pathname } = urlOf(request.raw)
+    const isUpload = pathname === '/uploads' || pathname.startsWith('/uploads/')
+    const path = isUpload ? uploadPath(pathname) : (request.routeOptions.url ?? '*')
+    if (log) followed.set(request.raw, log.follow(request.raw, reply.raw, path))
     if (faults?.isAway() && !pathname.startsWith('/demo/')) {
       reply.hijack()
       request.raw.socket.destroy()
       return
     }
-    if (pathname === '/uploads' || pathname.startsWith('/uploads/')) {
+    if (isUpload) {
       // Before Fastify looks at the body: it is the handler's.
       reply.hijack()
       const work = exchange(request.raw, reply.raw).finally(() => inFlight.delete(work))
@@ -194,6 +233,13 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
       return
     }
     reply.header('X-Content-Type-Options', 'nosniff')
+  })
+  app.addHook('onSend', async (request, reply, payload) => {
+    const line = followed.get(request.raw)
+    if (!line) return payload
+    if (reply.hasHeader('Idempotent-Replayed')) line.outcome = 'replayed'
+    else if (reply.getHeader('Content-Type') === PROBLEM) line.outcome = refusalCode(String(payload))
+    return payload
   })
   app.setErrorHandler((error, _request, reply) => {
     if (error instanceof Refusal) return sendRefusal(reply, error)
@@ -207,6 +253,8 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
     return sendRefusal(reply, new Refusal('internal_error'))
   })
   app.setNotFoundHandler((_request, reply) => sendRefusal(reply, new Refusal('not_found')))
+  addHealthRoute(app, stores)
+  addMetricsRoute(app, metrics)
   addMediaRoutes(app, stores)
   const { database } = stores
   if (database) {
@@ -219,14 +267,14 @@ function createApp(config: ServerConfig, stores: Stores, connections: Connection
       return ownerOf(request)
     }
     app.register(async (json) => {
-      json.register(idempotency, { keys: createSqlKeys(database), authenticate, leaseMs, retentionMs, waitMs, onError })
+      json.register(idempotency, { keys: createSqlKeys(database), authenticate, leaseMs, retentionMs, waitMs, onEvent, onError })
       addCaptionRoute(json)
       addAlbumRoutes(json, database)
     })
   }
   faults?.addRoutes(app)
   addPageRoutes(app, config.pageDir ?? defaultPageDir)
-  return { app, inFlight, limits }
+  return { app, inFlight, limits, metrics }
 }
 
 function createHttpServer(): Server {
@@ -248,13 +296,14 @@ const reportError = (error: unknown): void => console.error(error)
 
 /** Opens the stores and listens. Rejects when the port is taken, the folder in use, or the database not to be had; then nothing stays open. */
 export async function startServer(config: ServerConfig): Promise<RunningServer> {
-  const onError = config.onError ?? reportError
+  const log = config.log ? createLog(config.log) : null
+  const onError = config.onError ?? log?.error ?? reportError
   const stores = await openStores(config, onError)
   try {
     const server = createHttpServer()
     const connections = followConnections(server)
-    const { app, inFlight, limits } = createApp(config, stores, connections, server, onError)
-    const sweeper = createSweeper(stores, limits, onError)
+    const { app, inFlight, limits, metrics } = createApp(config, stores, connections, server, log, onError)
+    const sweeper = createSweeper(stores, limits, metrics, onError)
     await sweeper.first()
     await app.listen({ port: config.port, host: config.host })
     const endSweeps = sweeper.regularly(config.sweepEveryMs ?? MINUTE)

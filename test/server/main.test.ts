@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, it, vi } from 'vitest'
 import { startPostgres } from '../helpers/postgres.js'
 import { newKey, replayMarkers, until } from './fixture.js'
-import { runMain, startMain } from './process.js'
+import { type Exited, runMain, startMain } from './process.js'
 import { closedEndpoint } from './s3-proxy.js'
 import { headOf, openWire, post } from './wire.js'
 
@@ -19,6 +19,13 @@ afterAll(async () => {
 
 const listOf = async (url: string): Promise<unknown[]> =>
   (await (await fetch(`${url}/media`, { headers: { Authorization: 'Bearer alice' } })).json()) as unknown[]
+
+/** The log, which is all there is on stderr. */
+const logOf = ({ stderr }: Exited): Record<string, unknown>[] =>
+  stderr
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line))
 
 describe('the program', () => {
   it.each([
@@ -98,7 +105,10 @@ describe('the program', () => {
     await until(async () => (await readdir(join(dataDir, 'objects'))).length === 3)
     const ended = second.stop('SIGTERM')
     late.send('llo')
-    expect(await ended).toEqual({ code: 0, stdout: `uponce demo on ${second.url}\n`, stderr: '' })
+    const exited = await ended
+    expect(exited).toMatchObject({ code: 0, stdout: `uponce demo on ${second.url}\n` })
+    expect(logOf(exited).at(-1)).toMatchObject({ method: 'POST', path: '/uploads', status: 201, outcome: 'ok' })
+    expect(logOf(exited).filter(({ level }) => level !== 'info')).toEqual([])
     expect(late.received()).toMatch(/^HTTP\/1.1 201 /)
     expect((await readdir(dataDir)).sort()).toEqual(['db', 'objects'])
   }, 90_000)
@@ -120,9 +130,11 @@ describe('the program', () => {
       const other = await startMain(env)
       expect(replayMarkers(await post(other.url, { key }))).toEqual(['true', 'true'])
       expect(await listOf(other.url)).toHaveLength(1)
-      expect(await Promise.all([server.stop('SIGINT'), other.stop('SIGTERM')])).toMatchObject([
-        { code: 0, stderr: '' },
-        { code: 0, stderr: '' },
+      const ended = await Promise.all([server.stop('SIGINT'), other.stop('SIGTERM')])
+      expect(ended.map(({ code }) => code)).toEqual([0, 0])
+      expect(ended.map(logOf).map((lines) => lines.map(({ path, outcome }) => `${path} ${outcome}`))).toEqual([
+        ['/uploads ok'],
+        ['/uploads replayed', '/media ok'],
       ])
     },
     60_000,

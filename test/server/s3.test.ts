@@ -302,7 +302,7 @@ describeWith(programs.rados, 'objects in a real S3', () => {
     90_000,
   )
 
-  it('that is stopped: a download is answered 503', async () => {
+  it('that is stopped: a download is answered 503, and the server is not well', async () => {
     const keys = createMemoryKeys()
     const server = await startServer({ port: 0, host: '127.0.0.1', dataDir: '/dev/null/not-a-folder', keys, s3, onError: () => {} })
     const stored = await post(server.url)
@@ -311,6 +311,7 @@ describeWith(programs.rados, 'objects in a real S3', () => {
     const file = await fetch(server.url + stored.headers.get('Location')!, { headers: { Authorization: 'Bearer alice' } })
     expect(file.headers.get('Retry-After')).toBe('1')
     expect(await problemOf(file)).toEqual({ status: 503, error: 'storage_unavailable' })
+    expect(await (await fetch(`${server.url}/healthz`)).json()).toEqual({ status: 'failed', database: 'ok', objects: 'failed' })
     await server.close()
   })
 })
