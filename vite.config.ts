@@ -17,16 +17,16 @@ const keepWorkerUrls = (): Plugin => ({
   },
 })
 
-const libraryOf = (entry: Record<string, string>, external: RegExp[]): UserConfig => ({
+const libraryOf = (entry: Record<string, string>, external: RegExp[], emptyOutDir: boolean): UserConfig => ({
   plugins: [keepWorkerUrls()],
-  build: { target: 'es2022', sourcemap: true, emptyOutDir: false, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
+  build: { target: 'es2022', sourcemap: true, emptyOutDir, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
 })
 
 /** `vite build`: the package. Dependencies stay imports. */
-const library = libraryOf({ index: here('src/index.ts') }, [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/])
+const library = libraryOf({ index: here('src/index.ts') }, [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/], true)
 
 /** `vite build --mode worker`: a file with everything in it, since nobody may bundle it. */
-const worker = libraryOf({ 'digest.worker': here('src/digest.worker.ts') }, [])
+const worker = libraryOf({ 'digest.worker': here('src/digest.worker.ts') }, [], false)
 
 /** `vite build --mode page`: the demo page, which uses the built package as any app would. */
 const page: UserConfig = {

@@ -2,7 +2,7 @@ import { abortError, UploadError, type UploadErrorFacts } from './errors.js'
 import { createEmitter, type Emitter } from './events.js'
 import { type Action, type PendingUpload, transition } from './record.js'
 import { createSnapshot, type Snapshot, type Upload } from './snapshot.js'
-import type { Store } from './store.js'
+import type { Change, Store } from './store.js'
 
 /** What happened, in the words in which tabs of a queue tell each other. */
 export type Message =
@@ -34,8 +34,8 @@ export interface LedgerOptions {
 export interface Ledger<Result> {
   readonly snapshot: Snapshot<Result>
   readonly on: Emitter<Result>['on']
-  /** Does an action to a record; resolves with the record as it then stands, `undefined` where it is gone. */
-  act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined>
+  /** Does an action to a record; resolves with the record before and after, the same where the action meant nothing; `undefined` where it is gone. */
+  act(id: string, action: Action, warning?: string): Promise<Change | undefined>
   /** Says what happened, here and in the other tabs. */
   tell(message: Message): void
   /** Takes in what another tab, or the store, says. */
@@ -108,7 +108,7 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
   let reachable = true
   let busy = false
 
-  async function act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined> {
+  async function act(id: string, action: Action, warning?: string): Promise<Change | undefined> {
     const changed = await store()
       .change(id, (record) => transition(record, action))
       .catch((error: UploadError) => {
@@ -129,7 +129,7 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
       tell({ type: 'changed', record: after, ...(event && { event }) })
     }
     if (warning) tell({ type: 'warning', message: warning, id })
-    return after
+    return changed
   }
 
   function tell(message: Message): void {

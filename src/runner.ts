@@ -3,6 +3,7 @@ import type { Network } from './network.js'
 import type { Action, PendingUpload } from './record.js'
 import { choose } from './schedule.js'
 import type { Upload } from './snapshot.js'
+import type { Change } from './store.js'
 import { runUpload, type SendOptions, type UploadContext } from './upload.js'
 
 export interface RunnerOptions<Result> {
@@ -15,7 +16,7 @@ export interface RunnerOptions<Result> {
   uploads(): Iterable<Upload<Result>>
   upload(id: string): Upload<Result> | undefined
   bytes(id: string): Promise<Blob | undefined>
-  act(id: string, action: Action, warning?: string): Promise<PendingUpload | undefined>
+  act(id: string, action: Action, warning?: string): Promise<Change | undefined>
   progress(id: string, loaded: number, total: number): void
   outcomeUrl(): string | undefined
   learned(outcomeUrl: string): void

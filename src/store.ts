@@ -8,6 +8,12 @@ export interface Entry {
   bytes: Blob | ArrayBuffer
 }
 
+/** A record before and after; the same one where nothing was to be changed. */
+export interface Change {
+  before: PendingUpload
+  after: PendingUpload
+}
+
 /** What a queue keeps beside its uploads. */
 export interface Settings {
   /** Whether the whole queue is paused: what is enqueued meanwhile is paused too. */
@@ -31,7 +37,7 @@ export interface Store {
   /** Adds records with their bytes. Where a record of that id has not succeeded, it stays and is returned in place of the new one. */
   add(entries: readonly Entry[]): Promise<PendingUpload[]>
   /** Reads, changes and writes one record; the bytes of one that succeeded are removed with it. Resolves `undefined` where it is gone. */
-  change(id: string, change: (record: PendingUpload) => PendingUpload): Promise<{ before: PendingUpload; after: PendingUpload } | undefined>
+  change(id: string, change: (record: PendingUpload) => PendingUpload): Promise<Change | undefined>
   /** The stored bytes, `undefined` where there are none. */
   bytes(id: string): Promise<Blob | undefined>
   /** Removes the records that `which` chooses, and their bytes; resolves with their ids. */

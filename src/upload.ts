@@ -6,6 +6,7 @@ import { isAskedFirst, learnOutcomeUrl, readOutcome } from './outcome.js'
 import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js'
 import type { Action, PendingUpload } from './record.js'
 import type { Upload } from './snapshot.js'
+import type { Change } from './store.js'
 import type { Transport, TransportAnswer, TransportRequest } from './transport.js'
 import { fullJitter, type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
 import { buildRequest, type WireOptions } from './wire.js'
@@ -39,8 +40,8 @@ export interface UploadContext<Result> {
   /** Waits, holding nothing, until it is this upload's turn; resolves with the record, or `undefined` where there is nothing left to do. */
   turn(): Promise<PendingUpload | undefined>
   bytes(): Promise<Blob | undefined>
-  /** Stores what happened and tells everybody; resolves with the record as it then stands, `undefined` where it is gone. */
-  act(action: Action, warning?: string): Promise<PendingUpload | undefined>
+  /** Stores what happened and tells everybody; resolves with the record before and after, `undefined` where it is gone. */
+  act(action: Action, warning?: string): Promise<Change | undefined>
   /** The record as apps see it. */
   upload(): Upload<Result>
   progress(loaded: number, total: number): void
@@ -84,8 +85,10 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
       await act({ type: 'hashed', sha256: await hash(bytes, signal) })
       throw new Again()
     }
-    const started = await act({ type: 'started' })
-    if (started?.status !== 'uploading') return
+    const start = await act({ type: 'started' })
+    // Paused or gone meanwhile, or under way elsewhere: whoever turned it from pending to uploading sends it, and nobody else.
+    if (!start || start.before === start.after) return
+    const started = start.after
 
     const startedAt = now()
     const { proven, outcome } = await send(context, started, bytes, history)

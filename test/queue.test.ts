@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
-import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
+import { createUploadQueue, type Locks, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
 import { indexedDbStore, type Store } from '../src/store.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
 import { createTransportDouble, type TransportDouble } from './helpers/transport.js'
@@ -699,6 +699,18 @@ describe('pages come and go', () => {
     again.store()
     await vi.waitFor(() => expect(two.get(mine.id)?.status).toBe('succeeded'))
     expect(transport.requests).toHaveLength(3)
+  })
+
+  test('two tabs that both believe it is their turn send each file once: the store decides', async () => {
+    const locks: Locks = { request: (_name, _options, callback) => callback() }
+    const [one, two] = [1, 2].map(() => createUploadQueue({ endpoint, transport, concurrency: 9 }, { locks })) as [UploadQueue, UploadQueue]
+    opened.push(one as never, two as never)
+    await Promise.all([one.start(), two.start()])
+    const uploads = await one.enqueueAll(['a', 'b', 'c', 'd', 'e'].map((text) => file(text)))
+    for (let i = 0; i < 5; i++) (await transport.nextRequest()).store()
+    await Promise.all(uploads.map(({ done }) => done))
+    await vi.waitFor(() => expect(two.getSnapshot().every(({ status }) => status === 'succeeded')).toBe(true))
+    expect(transport.requests).toHaveLength(5)
   })
 
   test('cancel and pause from the tab that does not send reach the one that does', async () => {

@@ -174,6 +174,8 @@ export function createFaults({ keys, objects, connections, allowedOrigins, limit
       const watched = tapped(request, async (chunk) => {
         entry.bytes += chunk.byteLength
         if (fault === 'slow') await new Promise((resolve) => setTimeout(resolve, (chunk.byteLength / SLOW_BYTES_PER_SECOND) * 1000))
+        // What was buffered when the client went is not worth the wait.
+        if (fault === 'slow' && incoming.socket.destroyed) throw new Error('the client is gone')
         if (fault === 'cut-body' && entry.bytes >= cutAt) {
           destroy()
           throw new Error('the connection was cut on order')
