@@ -340,15 +340,17 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
     const isUpload = pathname === path
     const isOutcome = pathname === outcomePath
     if (request.method === 'OPTIONS' && (isUpload || isOutcome)) {
-      const allow: [string, string] = ['Allow', isUpload ? 'POST, OPTIONS' : 'GET, OPTIONS']
+      const allow: [string, string] = ['Allow', isUpload ? 'POST, HEAD, OPTIONS' : 'GET, OPTIONS']
       return { answer: { status: 204, headers: [], body: new Uint8Array() }, headers: [allow, uploadLimit, ...origins.preflight(request)] }
     }
+    // The client's probe: whether anybody answers here. It comes without credentials, and a refusal would show as an error in the console.
+    if (request.method === 'HEAD' && isUpload) return { answer: { status: 204, headers: [], body: new Uint8Array() } }
     const caller = await authenticate(request)
     if (!caller) throw new Refusal('unauthorized', [['WWW-Authenticate', 'Bearer']])
     origins.check(request, caller.ambient === true)
     if (isUpload && request.method === 'POST') return upload(request, caller.owner, body)
     if (isOutcome && request.method === 'GET') return lookUp(request, caller.owner)
-    if (isUpload) throw new Refusal('method_not_allowed', [['Allow', 'POST, OPTIONS']])
+    if (isUpload) throw new Refusal('method_not_allowed', [['Allow', 'POST, HEAD, OPTIONS']])
     if (isOutcome) throw new Refusal('method_not_allowed', [['Allow', 'GET, OPTIONS']])
     throw new Refusal('not_found')
   }
