@@ -45,6 +45,10 @@ export interface FastifyIdempotencyOptions extends IdempotencyOptions {
   keys: KeyStore | SqlKeys
   /** The owner, from a verified credential. Null: nobody we know, 401. May throw a `Refusal`. */
   authenticate: (request: FastifyRequest) => string | null | Promise<string | null>
+  /** How long a claim is held for a route that does not answer, in ms. Default 5 min. */
+  maxRunMs?: number
+  /** Live claims of one owner. Default: no limit. */
+  maxInFlightPerOwner?: number
   /** Whether a request must have a key. Default true: without one it is a 400. */
   required?: boolean
   /** Headers a replay repeats besides Content-Type, -Encoding, -Language, -Disposition, Location and ETag. */
@@ -65,11 +69,14 @@ interface Execution {
 const GUARDED = ['POST', 'PUT', 'PATCH', 'DELETE']
 const NOTHING = new Uint8Array()
 
-/** Gives the reply the status and headers of an answer, in place of what it has. */
+const isContent = headersToKeep()
+
+/** Gives the reply the status and headers of an answer. What others have set, CORS say, stays; what described another answer goes. */
 function putHead(reply: FastifyReply, { status, headers }: Answer, further: [string, string][]): void {
-  const lines = [...headers, ...further]
-  for (const name of ['Content-Type', 'Content-Length', ...lines.map(([name]) => name)]) reply.removeHeader(name)
-  for (const [name, value] of lines) reply.header(name, value)
+  for (const name of Object.keys(reply.getHeaders())) {
+    if (isContent(name) || name === 'content-length' || name === 'set-cookie') reply.removeHeader(name)
+  }
+  for (const [name, value] of [...headers, ...further]) reply.header(name, value)
   reply.code(status)
 }
 
@@ -175,7 +182,7 @@ async function addIdempotency(app: FastifyInstance, options: FastifyIdempotencyO
       if (error instanceof RouteFailure) throw error.cause
       if (execution && error instanceof Fenced) {
         settled(execution)
-        payload = putDeclined(reply, await engine.afterFence(execution.operation))
+        payload = putDeclined(reply, await engine.afterFence(execution.operation).catch((): Declined => ({ kind: 'contended' })))
       } else {
         // Committed or not: the row knows, and the next request reads it.
         if (!(error instanceof StoreError)) onError(error)

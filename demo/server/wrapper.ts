@@ -16,6 +16,10 @@ import {
 import { parseKey } from './upload-request.js'
 
 export interface IdempotentHandlerOptions extends IdempotencyOptions {
+  /** How long a handler is waited for, and its claim held, in ms. Default 5 min; then its client gets a 503. */
+  maxRunMs?: number
+  /** Live claims of one owner. Default: no limit. */
+  maxInFlightPerOwner?: number
   /** Whether a request must have a key. Default true: without one it is a 400. False: without one it goes straight to the handler. */
   required?: boolean
   /** Size of a request body, which is held in memory, in bytes. Default 1 MiB; a longer one is a 413. */

@@ -490,7 +490,8 @@ describe.each(subjects)('a transaction on %s', (_name, subject) => {
     }
     const { call, errors } = await open(breaking)
     const key = newKey()
-    expect(problemOf(await call({ key }))).toBe('503 store_unavailable')
+    const failed = await call({ key })
+    expect([problemOf(failed), failed.headers.location]).toEqual(['503 store_unavailable', undefined])
     expect([await orders(), errors]).toEqual([0, [new Error('failed on order')]])
     expect((await call({ key })).statusCode).toBe(409)
     isBroken = false
@@ -542,6 +543,7 @@ describe.each(subjects)('a transaction on %s', (_name, subject) => {
       await new Promise<void>((resolve) => goes.push(resolve))
       await request.idempotency.transaction(reply, async (tx) => {
         await tx.query('INSERT INTO orders VALUES ($1)', [`by ${turn}`])
+        reply.headers({ Location: `/orders/${turn}`, 'Set-Cookie': `turn=${turn}`, Vary: 'Origin' })
         return { turn }
       })
     }
@@ -557,6 +559,7 @@ describe.each(subjects)('a transaction on %s', (_name, subject) => {
     goes[0]!()
     const late = await first
     expect([late.json(), isReplay(late)]).toEqual([{ turn: 2 }, true])
+    expect([late.headers.location, late.headers['set-cookie'], late.headers.vary]).toEqual(['/orders/2', undefined, 'Origin'])
     expect(await database.query('SELECT item FROM orders')).toEqual([{ item: 'by 2' }])
   })
 
