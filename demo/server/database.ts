@@ -47,7 +47,7 @@ export interface PostgresOptions {
   url: string
   /** Connections. Default 10; none is held while bytes stream. */
   max?: number
-  /** Told of connections that break while idle. */
+  /** Told of connections that break while idle, or between two statements of a transaction. */
   onError?: (error: unknown) => void
 }
 
@@ -59,6 +59,8 @@ export function openPostgres({ url, max = 10, onError = () => {} }: PostgresOpti
     ...queryable(pool),
     async transaction(run) {
       const client = await pool.connect()
+      // The pool listens only to idle ones: without this, a connection that breaks between two statements would end the process.
+      client.on('error', onError)
       let broken: unknown
       try {
         await client.query('BEGIN')
@@ -71,6 +73,7 @@ export function openPostgres({ url, max = 10, onError = () => {} }: PostgresOpti
         })
         throw error
       } finally {
+        client.off('error', onError)
         client.release(broken === undefined ? undefined : true)
       }
     },

@@ -137,6 +137,23 @@ describe.skipIf(!postgres)('two servers on one PostgreSQL', () => {
     await own.close()
   })
 
+  it('outlive a connection that breaks between two statements of a transaction, and nothing of it is stored', async () => {
+    const own = (await postgresSubject())!
+    const errors: unknown[] = []
+    const pool = openPostgres({ url: own.postgres.url, max: 1, onError: (error) => errors.push(error) })
+    const broken = pool.transaction(async (tx) => {
+      await tx.query(`INSERT INTO pending_objects (storage_key, owner, key, fence) VALUES ('object', 'alice', 'key', gen_random_uuid())`)
+      const [backend] = await tx.query('SELECT pg_backend_pid() AS pid')
+      await own.database!.query('SELECT pg_terminate_backend($1, 5000)', [backend!.pid])
+      await until(() => errors.length > 0)
+      await tx.query('SELECT 1')
+    })
+    await expect(broken).rejects.toThrow('connection error')
+    expect(await pool.query('SELECT * FROM pending_objects')).toEqual([])
+    await pool.close()
+    await own.close()
+  })
+
   it('answer 503 while the database is away, and go on when it is back', async () => {
     const own = (await postgresSubject())!
     const pool = openPostgres({ url: own.postgres.url, max: 2 })
