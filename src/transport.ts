@@ -129,6 +129,8 @@ export function xhrTransport(): Transport {
         }
         // After the head has arrived an error is a body that broke off: the status is known, and may be all that is needed.
         xhr.onerror = () => (head.status > 0 ? answer(true) : settle(() => reject(noAnswer(undefined))))
+        // The browser's own stop, of its stop button say, comes as an abort that nobody here has asked for.
+        xhr.onabort = xhr.onerror
         xhr.upload.onprogress = (event) => onProgress(event.loaded, event.total)
         try {
           signal.throwIfAborted()

@@ -337,6 +337,7 @@ describe('xhrTransport and its engine', () => {
     onreadystatechange: () => void = () => {}
     onload: () => void = () => {}
     onerror: () => void = () => {}
+    onabort: () => void = () => {}
     abort = vi.fn()
     open = vi.fn()
     send = vi.fn()
@@ -413,6 +414,12 @@ describe('xhrTransport and its engine', () => {
     xhr.reach(4)
     xhr.onerror()
     expect(await sending).toMatchObject({ status: 201, text: '{"uploadId"', broken: true, redirected: false })
+  })
+
+  test("the browser's own stop is a network error", async () => {
+    const { sending, xhr } = steer()
+    xhr.onabort()
+    await expect(sending).rejects.toMatchObject({ code: 'network', retryable: true })
   })
 
   test('an error before the head is a network error', async () => {
