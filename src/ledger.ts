@@ -34,8 +34,11 @@ export interface LedgerOptions {
 export interface Ledger<Result> {
   readonly snapshot: Snapshot<Result>
   readonly on: Emitter<Result>['on']
-  /** Does an action to a record; resolves with the record before and after, the same where the action meant nothing; `undefined` where it is gone. */
-  act(id: string, action: Action, warning?: string): Promise<Change | undefined>
+  /**
+   * Does an action to a record; resolves with the record before and after, the same where the action meant nothing; `undefined` where it is
+   * gone. `signal`: that of the run whose action it is.
+   */
+  act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>
   /** Says what happened, here and in the other tabs. */
   tell(message: Message): void
   /** Takes in what another tab, or the store, says. */
@@ -76,6 +79,15 @@ function happeningOf(action: Action, after: PendingUpload, now: number): Happeni
   }
 }
 
+/** As far as JSON goes; `null` where it does not go at all. */
+function jsonOf(value: unknown): unknown {
+  try {
+    return JSON.parse(JSON.stringify(value ?? null))
+  } catch {
+    return null
+  }
+}
+
 interface Deferred<Result> {
   promise: Promise<Result>
   resolve(result: Result): void
@@ -108,14 +120,16 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
   let reachable = true
   let busy = false
 
-  async function act(id: string, action: Action, warning?: string): Promise<Change | undefined> {
+  async function act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined> {
+    // A run that was stopped may still say that its file was stored, and nothing else: another may have begun since.
+    const isLate = (): boolean => signal?.aborted === true && action.type !== 'succeeded'
     const changed = await store()
-      .change(id, (record) => transition(record, action))
+      .change(id, (record) => (isLate() ? record : transition(record, action)))
       .catch((error: UploadError) => {
         const uncloneable = action.type === 'succeeded' && (error.cause as Error | undefined)?.name === 'DataCloneError'
         if (!uncloneable) throw error
         // An app's own result that cannot be stored is stored as far as JSON goes.
-        const result = JSON.parse(JSON.stringify(action.result ?? null)) as unknown
+        const result = jsonOf(action.result)
         return store().change(id, (record) => transition(record, { ...action, result }))
       })
     if (!changed) {
@@ -127,6 +141,9 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
     if (after !== before) {
       const event = happeningOf(action, after, now())
       tell({ type: 'changed', record: after, ...(event && { event }) })
+    } else if (snapshot.find(id)?.revision !== after.revision) {
+      // Another tab changed it, and its message did not arrive.
+      hear({ type: 'changed', record: after })
     }
     if (warning) tell({ type: 'warning', message: warning, id })
     return changed
@@ -225,6 +242,10 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
     async read() {
       const asked = Array.from(snapshot.all(), ({ id }) => id)
       const { records, damaged } = await store().list()
+      const held = new Set(records.map(({ id }) => id))
+      // Another tab removed them, and its message did not arrive; old receipts go without a word.
+      const lost = asked.filter((id) => !held.has(id) && snapshot.find(id)?.status !== 'succeeded')
+      if (lost.length > 0) hear({ type: 'removed', ids: lost })
       snapshot.merge(records, asked, store().durable)
       for (const upload of snapshot.all()) settle(upload)
       if (damaged > 0) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })

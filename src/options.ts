@@ -12,7 +12,7 @@ export interface UploadQueueOptions<Result = UploadReceipt> {
   endpoint: Sending<Result>['endpoint']
   /** Queues of one name, in any tab or worker of the origin, are one queue; its database is `uponce:<name>`. Default `'uploads'`. */
   name?: string
-  /** Account whose uploads run and are seen; `null`: signed out, nothing runs. Default `''`, for apps with one user. */
+  /** Account whose uploads run and are seen; a function is asked before every request. `null`: signed out, nothing runs. Default `''`, for apps with one user. */
   owner?: string | null | (() => string | null | Promise<string | null>)
   /** Default `'POST'`. */
   method?: Sending<Result>['method']

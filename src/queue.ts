@@ -93,6 +93,17 @@ const uuid = (): string => {
   )
 }
 
+const sleep = (ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    const wake = (): void => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', wake)
+      resolve()
+    }
+    const timer = setTimeout(wake, ms)
+    signal.addEventListener('abort', wake)
+  })
+
 const defaultPorts = (): QueuePorts => ({
   now: Date.now,
   random: Math.random,
@@ -146,8 +157,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (message.type === 'paused') paused = message.paused
       if (message.type === 'network') reachable = message.reachable
       if (message.type === 'hint') void network.hint()
-      runner.look()
-      for (const check of [...resting]) check()
+      look()
     },
   })
   const { snapshot } = ledger
@@ -170,7 +180,8 @@ export function createUploadQueue<Result = UploadReceipt>(
     uploads: snapshot.all,
     upload: snapshot.find,
     bytes: (id) => patiently(() => store.bytes(id)),
-    act: (id, action, warning) => patiently(() => ledger.act(id, action, warning)),
+    isSignedIn: async (record) => (await findOwner()) === record.owner,
+    act: (id, action, warning, signal) => patiently(() => ledger.act(id, action, warning, signal)),
     progress: (id, loaded, total) => ledger.tell({ type: 'progress', id, loaded, total }),
     outcomeUrl() {
       const { outcome = learnedOutcomeUrl } = settings
@@ -202,14 +213,20 @@ export function createUploadQueue<Result = UploadReceipt>(
       isRunner = mine
       if (!mine) void runner.halt()
       else
-        takeOver().catch(() => {
+        patiently(takeOver).catch(() => {
           // Closed meanwhile.
         })
     },
   })
 
+  /** Something changed: there may be something to start, or nothing left to wait for. */
+  function look(): void {
+    runner.look()
+    for (const check of [...resting]) check()
+  }
+
   /** Storage that fails under a running upload is waited for: what the server has answered must not be forgotten. */
-  async function patiently<T>(work: () => Promise<T>): Promise<T> {
+  async function patiently<T>(work: () => Promise<T>, message = 'The upload database does not answer; trying on.'): Promise<T> {
     for (let delay = 1_000; ; delay = Math.min(delay * 2, 30_000)) {
       try {
         const result = await work()
@@ -217,14 +234,9 @@ export function createUploadQueue<Result = UploadReceipt>(
         return result
       } catch (error) {
         if (closing.signal.aborted) throw error
-        if (!outage)
-          ledger.tell({
-            type: 'warning',
-            message: 'The upload database does not answer; trying on.',
-            error: (error as UploadError).toJSON(),
-          })
+        if (!outage) ledger.tell({ type: 'warning', message, ...(error instanceof UploadError && { error: error.toJSON() }) })
         outage = true
-        await new Promise((resolve) => setTimeout(resolve, delay))
+        await sleep(delay, closing.signal)
       }
     }
   }
@@ -259,20 +271,25 @@ export function createUploadQueue<Result = UploadReceipt>(
   }
 
   async function findOwner(): Promise<string | null> {
-    owner = await settings.owner()
-    ledger.setOwner(owner)
-    return owner
+    const found = await settings.owner()
+    if (found !== owner) {
+      owner = found
+      ledger.setOwner(found)
+      look()
+    }
+    return found
   }
 
   /** This tab sends from now on: nobody else does, so what is still marked as under way is not. */
   async function takeOver(): Promise<void> {
-    await patiently(ledger.read)
+    await ledger.read()
     const all = [...snapshot.all()]
     for (const { id, status } of all) if (status === 'uploading') await ledger.act(id, { type: 'interrupted' })
     const receipts = all.filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
     const old = receipts.filter(({ endedAt }, place) => place >= receiptCount || (endedAt ?? 0) + receiptAge <= now())
     if (old.length > 0) await purge(old.map(({ id }) => id))
     if (isRunner) runner.start()
+    look()
   }
 
   async function purge(ids: string[]): Promise<void> {
@@ -288,9 +305,9 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (status === 'failed' && error?.retryable && expiresAt > now()) await ledger.act(id, { type: 'revived', attempts })
     }
     if (closing.signal.aborted) return
-    tabs.run()
+    tabs.run(store.durable)
     // Tabs that cannot hear each other look for themselves.
-    if (!tabs.heard && store.durable) polling ??= setInterval(() => void ledger.read().then(runner.look, () => {}), leaseBeat)
+    if (!tabs.heard && store.durable) polling ??= setInterval(() => void ledger.read().then(look, () => {}), leaseBeat)
     runner.look()
   }
 
@@ -317,16 +334,22 @@ export function createUploadQueue<Result = UploadReceipt>(
       ),
     )
     throwIfAborted(signal)
+    if (closing.signal.aborted) throw abortError('The queue was closed.')
     const entries = taken.filter((entry) => 'record' in entry)
     const kept = await add(entries)
-    if (signal?.aborted) await store.remove(entries.map(({ record }) => record.id))
+    const added = entries.filter(({ record }) => kept.includes(record)).map(({ record }) => record)
+    if (signal?.aborted) await store.remove(added.map(({ id }) => id))
     throwIfAborted(signal)
-    return taken.map((entry) => {
+    const saved = taken.map((entry) => {
       if ('error' in entry) return entry
       const record = kept[entries.indexOf(entry)] as PendingUpload | { error: unknown }
       if ('error' in record && !('id' in record)) return record
       return welcome(record as PendingUpload, entry, signal)
     })
+    // The whole queue was paused or resumed while they were being saved.
+    const late = added.filter(({ status }) => (status === 'paused') !== paused)
+    await Promise.all(late.map(({ id }) => patiently(() => ledger.act(id, { type: paused ? 'paused' : 'resumed' }))))
+    return saved
   }
 
   function entryOf(
@@ -345,8 +368,12 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (record.owner !== entry.record.owner) return { error: new TypeError('enqueue: id: it belongs to an upload of another owner.') }
     if (record === entry.record) ledger.tell({ type: 'changed', record, event: { name: 'added' } })
     else ledger.hear({ type: 'changed', record })
-    signal?.addEventListener('abort', () => void cancel(record.id), { once: true })
-    return handle(record.id) as UploadHandle<Result>
+    const onAbort = (): void => {
+      // The signal is for this upload, not for a later one of the same id; and a closed queue has none.
+      if (snapshot.find(record.id)?.idempotencyKey === record.idempotencyKey) cancel(record.id).catch(() => {})
+    }
+    signal?.addEventListener('abort', onAbort, { once: true })
+    return handleOf(record.id)
   }
 
   /** Together, or where that fails one by one, so that a file without room does not keep out the others. */
@@ -368,7 +395,10 @@ export function createUploadQueue<Result = UploadReceipt>(
   }
 
   function handle(id: string): UploadHandle<Result> | undefined {
-    if (!snapshot.get(id)) return undefined
+    return snapshot.get(id) && handleOf(id)
+  }
+
+  function handleOf(id: string): UploadHandle<Result> {
     const known = handles.get(id)
     if (known) return known
     let last = ledger.done(id)
@@ -417,7 +447,7 @@ export function createUploadQueue<Result = UploadReceipt>(
     await new Promise<void>((resolve) => {
       const check = (): void => {
         const uploads = ids.map(snapshot.find).filter((upload) => upload !== undefined)
-        if (!closing.signal.aborted && uploads.some((upload) => runsByItself(upload) && !waits(upload))) return
+        if (!closing.signal.aborted && uploads.some((upload) => upload.owner === owner && runsByItself(upload) && !waits(upload))) return
         resting.delete(check)
         resolve()
       }
@@ -431,8 +461,8 @@ export function createUploadQueue<Result = UploadReceipt>(
   }
 
   if (settings.autoStart)
-    start().catch((error: UploadError) => {
-      if (!closing.signal.aborted) ledger.tell({ type: 'warning', message: 'The queue could not start.', error: error.toJSON() })
+    patiently(start, 'The queue could not start; trying on.').catch(() => {
+      // Closed meanwhile.
     })
 
   return {
@@ -444,10 +474,18 @@ export function createUploadQueue<Result = UploadReceipt>(
     },
     async enqueueAll(files, enqueueOptions = {}) {
       checkEnqueueOptions(enqueueOptions)
+      if ((enqueueOptions as EnqueueOptions).id !== undefined) throw new TypeError('enqueue: id: many files cannot have one id.')
       const all = [...files]
       const results: Saved[] = []
-      for (let first = 0; first < all.length; first += batchSize)
-        results.push(...(await save(all.slice(first, first + batchSize), enqueueOptions)))
+      for (let first = 0; first < all.length; first += batchSize) {
+        const batch = all.slice(first, first + batchSize)
+        const saved = save(batch, enqueueOptions).catch((error: unknown): Saved[] => {
+          if (first === 0 || enqueueOptions.signal?.aborted) throw error
+          // What was saved before has to be told from what was not.
+          return batch.map(() => ({ error }))
+        })
+        results.push(...(await saved))
+      }
       const failures = results.flatMap((result, index) => ('error' in result ? [{ index, error: result.error }] : []))
       if (failures.length > 0) {
         const indexes = failures.map(({ index }) => index)

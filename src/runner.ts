@@ -16,7 +16,9 @@ export interface RunnerOptions<Result> {
   uploads(): Iterable<Upload<Result>>
   upload(id: string): Upload<Result> | undefined
   bytes(id: string): Promise<Blob | undefined>
-  act(id: string, action: Action, warning?: string): Promise<Change | undefined>
+  /** Whether the account that this record belongs to is signed in now. */
+  isSignedIn(record: PendingUpload): Promise<boolean>
+  act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>
   progress(id: string, loaded: number, total: number): void
   outcomeUrl(): string | undefined
   learned(outcomeUrl: string): void
@@ -151,7 +153,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
         return record?.status === 'pending' || record?.status === 'preparing' ? record : undefined
       },
       bytes: () => deps.bytes(id),
-      act: (action, warning) => act(id, action, warning),
+      isSignedIn: deps.isSignedIn,
+      act: (action, warning) => act(id, action, warning, signal),
       upload: () => deps.upload(id) as Upload<Result>,
       located(origin) {
         run.origin = origin

@@ -39,8 +39,8 @@ export interface Snapshot<Result> {
 /** What the queue knows, as immutable values that a UI can compare by identity. */
 export function createSnapshot<Result>(): Snapshot<Result> {
   const uploads = new Map<string, Upload<Result>>()
-  /** What was removed, by its `order`: a message of another tab may arrive after that. */
-  const gone = new Map<string, number>()
+  /** The keys of what was removed: a message of another tab may arrive after that. */
+  const gone = new Set<string>()
   const listeners = new Set<() => void>()
   let owner: string | null = null
   let durable = true
@@ -84,7 +84,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
   }
   const accept = (record: PendingUpload): Upload<Result> | undefined => {
     const known = uploads.get(record.id)
-    if (record.order <= (gone.get(record.id) ?? 0)) return undefined
+    if (gone.has(record.idempotencyKey)) return undefined
     if (known?.order === record.order) {
       if (known.revision > record.revision) return undefined
       if (known.revision === record.revision && known.durable === durable) return known
@@ -110,14 +110,14 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     put: accept,
     progress(id, progress) {
       const upload = uploads.get(id)
-      if (!upload) return undefined
+      if (upload?.status !== 'uploading') return undefined
       changed()
       return set(Object.freeze({ ...upload, progress: progress && Object.freeze(progress) }))
     },
     remove(id) {
       const upload = drop(id)
       if (!upload) return undefined
-      gone.set(id, upload.order)
+      gone.add(upload.idempotencyKey)
       changed()
       return upload
     },

@@ -25,8 +25,8 @@ export interface TabsOptions<Message> {
 export interface Tabs<Message> {
   /** Tells the other tabs. */
   announce(message: Message): void
-  /** Asks to be the runner, until closed. */
-  run(): void
+  /** Asks to be the runner, until closed. One that shares nothing with other tabs is it at once. */
+  run(isShared?: boolean): void
   /** Whether other tabs hear at all; where they do not, each has to look for itself. */
   readonly heard: boolean
   close(): void
@@ -75,10 +75,11 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     announce(message) {
       channel?.postMessage(message)
     },
-    run() {
+    run(isShared = true) {
       if (asked) return
       asked = true
-      if (locks?.request) byLock(locks)
+      if (!isShared) onRunner(true)
+      else if (locks?.request) byLock(locks)
       else void byLease()
     },
     close() {

@@ -40,6 +40,8 @@ export interface UploadContext<Result> {
   /** Waits, holding nothing, until it is this upload's turn; resolves with the record, or `undefined` where there is nothing left to do. */
   turn(): Promise<PendingUpload | undefined>
   bytes(): Promise<Blob | undefined>
+  /** Whether the account that this record belongs to is signed in now. */
+  isSignedIn(record: PendingUpload): Promise<boolean>
   /** Stores what happened and tells everybody; resolves with the record before and after, `undefined` where it is gone. */
   act(action: Action, warning?: string): Promise<Change | undefined>
   /** The record as apps see it. */
@@ -91,7 +93,12 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
     const started = start.after
 
     const startedAt = now()
-    const { proven, outcome } = await send(context, started, bytes, history)
+    const sent = await send(context, started, bytes, history)
+    if (!sent) {
+      await act({ type: 'interrupted' })
+      return
+    }
+    const { proven, outcome } = sent
     if (proven) {
       const { result, replayed, warning } = proven
       await act({ type: 'succeeded', result, replayed, at: now() }, warning)
@@ -183,20 +190,22 @@ const originOf = (url: string): string => new URL(url).origin
 
 type Sent<Result> = { proven: Proven<Result>; outcome?: never } | { proven?: never; outcome: Outcome & { url: string } }
 
-/** One request and what it came to. */
+/** One request and what it came to; `undefined` where its account is no longer signed in, and nothing was sent. */
 async function send<Result>(
   context: UploadContext<Result>,
   record: PendingUpload,
   bytes: Blob,
   history: History & { refreshFrom: number | null },
-): Promise<Sent<Result>> {
+): Promise<Sent<Result> | undefined> {
   const { options, network, signal } = context
   const deadline = startDeadline(context)
   let url: string | undefined
   try {
-    url = await findEndpoint(context)
+    url = await findEndpoint(context, deadline.signal)
     context.located(originOf(url))
-    const own = await ownHeaders(context, record.requests, history)
+    const own = await ownHeaders(context, record.requests, history, deadline.signal)
+    // Asked after the headers were made, which may be another account's by now.
+    if (!(await before(deadline.signal, isSignedIn(context, record)))) return undefined
     const { headers, body } = buildRequest(record, bytes, own, options)
     const { method, credentials, transport } = options
     network.entered(originOf(url))
@@ -214,7 +223,7 @@ async function send<Result>(
         error: thrown,
         url: url ?? '',
         overruled: await overrule(context, thrown),
-        ...(silent && { reachable: await network.lost(url as string) }),
+        ...(silent && { reachable: await before(signal, network.lost(url as string)) }),
       },
     }
   } finally {
@@ -280,13 +289,38 @@ function startDeadline<Result>({ options, signal, upload, progress }: UploadCont
   }
 }
 
-async function findEndpoint<Result>({ options, upload }: UploadContext<Result>): Promise<string> {
+async function isSignedIn<Result>(context: UploadContext<Result>, record: PendingUpload): Promise<boolean> {
+  try {
+    return await context.isSignedIn(record)
+  } catch (cause) {
+    throw new UploadError('network', 'Whose session this is could not be found out.', { cause })
+  }
+}
+
+/** What an app's function promises; rejects with the signal's reason should that come first. */
+async function before<T>(signal: AbortSignal, promise: T | Promise<T>): Promise<T> {
+  let onAbort: (() => void) | undefined
+  const aborted = new Promise<never>((_resolve, reject) => {
+    onAbort = () => reject(signal.reason)
+    signal.addEventListener('abort', onAbort)
+    if (signal.aborted) onAbort()
+  })
+  try {
+    return await Promise.race([promise, aborted])
+  } finally {
+    if (onAbort) signal.removeEventListener('abort', onAbort)
+  }
+}
+
+async function findEndpoint<Result>({ options, upload }: UploadContext<Result>, signal: AbortSignal): Promise<string> {
   const { endpoint } = options
   try {
-    const url = new URL(typeof endpoint === 'function' ? await endpoint(upload()) : endpoint, globalThis.location?.href)
+    const given = typeof endpoint === 'function' ? await before(signal, endpoint(upload())) : endpoint
+    const url = new URL(given, globalThis.location?.href)
     if (url.protocol !== 'http:' && url.protocol !== 'https:') throw new TypeError('Expected an http or https URL.')
     return url.href
   } catch (cause) {
+    if (signal.aborted) throw signal.reason
     throw new UploadError('invalid-request', 'The endpoint is not a URL that can be requested.', { cause })
   }
 }
@@ -296,20 +330,22 @@ async function ownHeaders<Result>(
   { options, upload, refresh }: UploadContext<Result>,
   attempt: number,
   history: { refreshFrom: number | null },
+  signal: AbortSignal,
 ): Promise<HeadersInit | undefined> {
   const { headers } = options
   if (typeof headers !== 'function') return headers
   const since = history.refreshFrom
   history.refreshFrom = null
   try {
-    if (since === null) return await headers(upload(), { attempt, refresh: false })
+    if (since === null) return await before(signal, headers(upload(), { attempt, refresh: false }))
     let renewed: HeadersInit | undefined
     const renew = async (): Promise<void> => {
       renewed = await within(refreshLimit, Promise.resolve(headers(upload(), { attempt, refresh: true })))
     }
-    await refresh(renew, since)
-    return renewed ?? (await headers(upload(), { attempt, refresh: false }))
+    await before(signal, refresh(renew, since))
+    return renewed ?? (await before(signal, headers(upload(), { attempt, refresh: false })))
   } catch (cause) {
+    if (signal.aborted) throw signal.reason
     throw since === null
       ? new UploadError('invalid-request', 'The function that makes the headers failed.', { cause })
       : new UploadError('unauthorized', 'The sign-in could not be renewed.', { cause })

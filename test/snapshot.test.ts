@@ -5,7 +5,7 @@ import { createSnapshot, type Snapshot } from '../src/snapshot.js'
 const record = (id: string, order: number, facts: Partial<PendingUpload> = {}): PendingUpload => ({
   ...newRecord({
     id,
-    idempotencyKey: id,
+    idempotencyKey: `${id} ${order}`,
     sha256: 'ab'.repeat(32),
     owner: 'ann',
     name: id,
@@ -109,6 +109,13 @@ test('an id that was removed may be used again', () => {
   expect(snapshot.put(record('a', 2))).toMatchObject({ order: 2 })
 })
 
+test('a message about what was removed comes too late, whatever else had its id', () => {
+  snapshot.put(record('a', 2))
+  snapshot.remove('a')
+  expect(snapshot.put(record('a', 2, { revision: 2 }))).toBeUndefined()
+  expect(snapshot.put(record('a', 1))).toMatchObject({ order: 1 })
+})
+
 test('a reading of the store adds and removes, but forgets nothing that came in while it was read', () => {
   for (const [id, order] of [
     ['a', 1],
@@ -175,6 +182,7 @@ test('progress is kept while it uploads, and gone with the attempt', () => {
   snapshot.merge([record('a', 1, { status: 'pending', revision: 3 })], ['a'], true)
   expect(snapshot.get('a')?.progress).toBeNull()
   expect(snapshot.progress('unknown', { loaded: 1, total: 2 })).toBeUndefined()
+  expect(snapshot.progress('a', { loaded: 2, total: 2 })).toBeUndefined()
 })
 
 test('subscribers are told once of a batch, after it', async () => {
@@ -201,7 +209,7 @@ test.each<[string, () => void]>([
   ['merge that forgets', () => snapshot.merge([], ['a'], true)],
   ['setOwner', () => snapshot.setOwner('bob')],
 ])('%s tells subscribers', async (_name, change) => {
-  snapshot.put(record('a', 1))
+  snapshot.put(record('a', 1, { status: 'uploading' }))
   const listener = vi.fn()
   snapshot.subscribe(listener)
   change()

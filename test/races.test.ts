@@ -1,0 +1,444 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { UploadError } from '../src/errors.js'
+import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
+import type { QueuePorts } from '../src/queue.js'
+import { indexedDbStore, type Store } from '../src/store.js'
+import { fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
+import { createTransportDouble, type TransportDouble } from './helpers/transport.js'
+
+const endpoint = 'http://localhost:3000/uploads'
+const file = (text = 'hello', name = 'a.txt'): File => new File([text], name, { type: 'text/plain', lastModified: 7 })
+
+/** A promise and the test's way to settle it. */
+const gate = (): { opened: Promise<void>; open: () => void } => {
+  let open = (): void => {}
+  const opened = new Promise<void>((resolve) => {
+    open = resolve
+  })
+  return { opened, open }
+}
+
+let transport: TransportDouble
+const opened: UploadQueue<never>[] = []
+const openQueue = (options: Partial<UploadQueueOptions<never>> = {}, ports?: Partial<QueuePorts>): UploadQueue<never> => {
+  const queue = createUploadQueue<never>({ endpoint, transport, ...options }, ports)
+  opened.push(queue)
+  return queue
+}
+/** The store with some calls replaced; `this` is the real one. */
+const storeWith = (change: (store: Store) => Partial<Store>): Partial<QueuePorts> => ({
+  openStore(name) {
+    const store = indexedDbStore(name)
+    return { ...store, ...change(store) }
+  },
+})
+
+const noStorage = (): UploadError => new UploadError('storage-failed', 'The disk is away.')
+
+beforeEach(() => {
+  transport = createTransportDouble()
+  vi.stubGlobal(
+    'fetch',
+    vi.fn(() => Promise.resolve(new Response())),
+  )
+})
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((queue) => queue.close()))
+  vi.unstubAllGlobals()
+})
+
+describe('accounts that change', () => {
+  test('what waits is not sent for the account that signed in meanwhile, and is once its own is back', async () => {
+    fakeClock()
+    let account: string | null = 'ann'
+    const queue = openQueue({ owner: () => account, headers: () => ({ Authorization: `Bearer ${account}` }) })
+    await queue.enqueue(file())
+    ;(await transport.nextRequest()).respondWith({ status: 503 })
+    await until(() => queue.getSnapshot()[0]?.status === 'pending')
+    account = 'bob'
+    await vi.advanceTimersByTimeAsync(60_000)
+    await flush()
+    expect(transport.requests).toHaveLength(1)
+    account = 'ann'
+    await queue.start()
+    const again = await runUntil(transport.nextRequest())
+    expect(again.headers.get('Authorization')).toBe('Bearer ann')
+    again.store()
+    await until(() => queue.getSnapshot()[0]?.status === 'succeeded')
+  })
+
+  test('headers made while the account changes are not sent', async () => {
+    let account: string | null = 'ann'
+    const made = gate()
+    const queue = openQueue({
+      owner: () => account,
+      async headers() {
+        await made.opened
+        return { Authorization: `Bearer ${account}` }
+      },
+    })
+    const upload = await queue.enqueue(file())
+    await vi.waitFor(() => expect(upload.snapshot?.status).toBe('uploading'))
+    account = 'bob'
+    made.open()
+    await flush(50)
+    expect(transport.requests).toHaveLength(0)
+  })
+
+  test('a file saved for an account that signs out meanwhile gives its handle', async () => {
+    let account: string | null = 'ann'
+    const adding = gate()
+    const queue = openQueue(
+      { owner: () => account },
+      storeWith((store) => ({
+        async add(entries) {
+          const added = await store.add(entries)
+          await adding.opened
+          return added
+        },
+      })),
+    )
+    await queue.ready()
+    const enqueued = queue.enqueue(file())
+    await flush()
+    account = null
+    await queue.start()
+    adding.open()
+    expect(await enqueued).toMatchObject({ id: expect.any(String) })
+  })
+
+  test('flush settles when the account signs out', async () => {
+    fakeClock()
+    let account: string | null = 'ann'
+    const queue = openQueue({ owner: () => account, concurrency: 1 })
+    await queue.enqueueAll([file('a'), file('b')])
+    const first = await transport.nextRequest()
+    const flushed = queue.flush()
+    await flush()
+    account = null
+    first.store()
+    expect(await runUntil(flushed, 10_000)).toEqual({ succeeded: 1, failed: 0, left: 1 })
+    expect(transport.requests).toHaveLength(1)
+  })
+})
+
+describe('a run that was stopped', () => {
+  test('paused and resumed before it has sent anything, an upload is sent', async () => {
+    const reading = gate()
+    let first = true
+    const queue = openQueue(
+      {},
+      storeWith((store) => ({
+        async bytes(id) {
+          const bytes = await store.bytes(id)
+          if (first) {
+            first = false
+            await reading.opened
+          }
+          return bytes
+        },
+      })),
+    )
+    const upload = await queue.enqueue(file())
+    await flush()
+    const [paused, resumed] = [queue.pause(upload.id), queue.resume(upload.id)]
+    reading.open()
+    await Promise.all([paused, resumed])
+    ;(await Promise.race([transport.nextRequest(), flush(400).then(() => Promise.reject(new Error('nothing is sent')))])).store()
+    await upload.done
+  })
+
+  test('what a stopped run still hears does not touch the next one', async () => {
+    const probing = gate()
+    vi.stubGlobal(
+      'fetch',
+      vi.fn(async () => {
+        await probing.opened
+        return new Response()
+      }),
+    )
+    const queue = openQueue({ retry: { limit: 1 } })
+    const upload = await queue.enqueue(file())
+    ;(await transport.nextRequest()).lose()
+    await flush()
+    await queue.pause(upload.id)
+    await queue.resume(upload.id)
+    const second = await transport.nextRequest()
+    probing.open()
+    await flush()
+    expect(upload.snapshot?.status).toBe('uploading')
+    second.store()
+    await upload.done
+  })
+})
+
+test('two pages in memory each send their own', async () => {
+  const [one, two] = [openQueue({ persist: 'memory' }), openQueue({ persist: 'memory' })]
+  await one.enqueue(file('one'))
+  await two.enqueue(file('two'))
+  await vi.waitFor(() => expect(transport.requests).toHaveLength(2))
+})
+
+describe('storage that fails for a while', () => {
+  test('as a tab takes over, it is waited for', async () => {
+    const left = openQueue()
+    const upload = await left.enqueue(file())
+    await transport.nextRequest()
+    // Dies without a word.
+    const dead = indexedDbStore('uponce:uploads')
+    await left.close()
+    await dead.change(upload.id, (record) => ({ ...record, status: 'uploading', revision: record.revision + 1 }))
+    dead.close()
+    let failures = 1
+    fakeClock()
+    openQueue(
+      {},
+      storeWith((store) => ({
+        change: (id, change) => (failures-- > 0 ? Promise.reject(noStorage()) : store.change(id, change)),
+      })),
+    )
+    await runUntil(transport.nextRequest(), 60_000)
+  })
+
+  test.each<[string, Partial<UploadQueueOptions<never>>, Partial<QueuePorts>]>([
+    [
+      'an owner that is not known yet',
+      {
+        owner: (() => {
+          let calls = 0
+          return () => (calls++ === 0 ? Promise.reject(new TypeError('Failed to fetch')) : 'ann')
+        })(),
+      },
+      {},
+    ],
+    [
+      'a database that does not open yet',
+      { persist: 'required' },
+      storeWith((store) => {
+        let calls = 0
+        return { list: () => (calls++ === 0 ? Promise.reject(noStorage()) : store.list()) }
+      }),
+    ],
+  ])('%s, and what is enqueued later is sent', async (_what, options, ports) => {
+    fakeClock()
+    const queue = openQueue(options, ports)
+    await flush()
+    await queue.enqueue(file())
+    await runUntil(transport.nextRequest(), 60_000)
+  })
+})
+
+test('a result that no store can hold is a success all the same', async () => {
+  const circular: Record<string, unknown> = { notCloneable() {} }
+  circular.self = circular
+  const queue = openQueue({ response: () => circular as never })
+  const upload = await queue.enqueue(file())
+  ;(await transport.nextRequest()).store()
+  await upload.done
+  expect(upload.snapshot?.status).toBe('succeeded')
+})
+
+describe('enqueueing while', () => {
+  const slowly = (): { file: File; go: () => void } => {
+    const { opened, open } = gate()
+    const slow = file()
+    const read = slow.arrayBuffer.bind(slow)
+    slow.arrayBuffer = async () => {
+      await opened
+      return read()
+    }
+    return { file: slow, go: open }
+  }
+  const held = (): { go: () => void; reached: Promise<void>; ports: Partial<QueuePorts> } => {
+    const [reaching, going] = [gate(), gate()]
+    return {
+      go: going.open,
+      reached: reaching.opened,
+      ports: storeWith((store) => ({
+        async add(entries) {
+          reaching.open()
+          await going.opened
+          return store.add(entries)
+        },
+      })),
+    }
+  }
+
+  test('the queue is paused: it is not sent', async () => {
+    const { go, reached, ports } = held()
+    const queue = openQueue({}, ports)
+    const enqueued = queue.enqueue(file())
+    await reached
+    await queue.pause()
+    go()
+    const upload = await enqueued
+    await flush(50)
+    expect(upload.snapshot?.status).toBe('paused')
+    expect(transport.requests).toHaveLength(0)
+  })
+
+  test('the queue is resumed: it is sent', async () => {
+    const { go, reached, ports } = held()
+    const queue = openQueue({}, ports)
+    await queue.pause()
+    const enqueued = queue.enqueue(file())
+    await reached
+    await queue.resume()
+    go()
+    const upload = await enqueued
+    await vi.waitFor(() => expect(transport.requests).toHaveLength(1))
+    transport.requests[0]?.store()
+    await upload.done
+  })
+
+  test('a later upload of the same id is cancelled: it is sent', async () => {
+    const queue = openQueue()
+    const { file: slow, go } = slowly()
+    const enqueued = queue.enqueue(slow, { id: 'draft' })
+    const quick = await queue.enqueue(file('quick'), { id: 'draft' })
+    await transport.nextRequest()
+    await quick.cancel()
+    go()
+    const upload = await enqueued
+    expect(upload?.snapshot?.status).toBe('pending')
+    ;(await transport.nextRequest()).store()
+    await upload.done
+  })
+
+  test('the queue closes: it is refused and nothing is left', async () => {
+    const queue = openQueue()
+    const { file: slow, go } = slowly()
+    const enqueued = queue.enqueue(slow)
+    const refused = expect(enqueued).rejects.toMatchObject({ name: 'AbortError' })
+    await flush()
+    await queue.close()
+    go()
+    await refused
+    const other = openQueue({ autoStart: false })
+    await other.ready()
+    expect(other.getSnapshot()).toEqual([])
+  })
+})
+
+describe('a signal', () => {
+  test('of a call that found an upload of its id leaves that upload alone', async () => {
+    const controller = new AbortController()
+    const queue = openQueue(
+      {},
+      storeWith((store) => ({
+        async add(entries) {
+          const added = await store.add(entries)
+          if (entries[0]?.record.name === 'second') controller.abort()
+          return added
+        },
+      })),
+    )
+    const upload = await queue.enqueue(file('first'), { id: 'draft' })
+    const request = await transport.nextRequest()
+    await expect(queue.enqueue(file('second', 'second'), { id: 'draft', signal: controller.signal })).rejects.toMatchObject({
+      name: 'AbortError',
+    })
+    request.store()
+    await upload.done
+  })
+
+  test('does not cancel a later upload of the same id', async () => {
+    const controller = new AbortController()
+    const queue = openQueue()
+    const first = await queue.enqueue(file(), { id: 'draft', signal: controller.signal })
+    ;(await transport.nextRequest()).store()
+    await first.done
+    await queue.enqueue(file('next'), { id: 'draft' })
+    const second = await transport.nextRequest()
+    controller.abort()
+    await flush(50)
+    expect(second.signal.aborted).toBe(false)
+    expect(queue.getSnapshot()).toHaveLength(1)
+  })
+
+  test('of a closed queue is heard by nobody', async () => {
+    const unhandled = vi.fn()
+    process.on('unhandledRejection', unhandled)
+    const controller = new AbortController()
+    const queue = openQueue()
+    await queue.enqueue(file(), { signal: controller.signal })
+    await queue.close()
+    controller.abort()
+    await flush(50)
+    process.off('unhandledRejection', unhandled)
+    expect(unhandled).not.toHaveBeenCalled()
+  })
+})
+
+describe("an app's function that never answers", () => {
+  test.each<[string, Partial<UploadQueueOptions<never>>]>([
+    ['headers', { headers: () => new Promise(() => {}) }],
+    ['endpoint', { endpoint: () => new Promise(() => {}) }],
+  ])('%s: the attempt ends in its time, and the queue closes', async (_what, options) => {
+    fakeClock()
+    const queue = openQueue({ ...options, timeout: 5_000 })
+    const upload = await queue.enqueue(file())
+    await until(() => upload.snapshot?.status === 'uploading')
+    await vi.advanceTimersByTimeAsync(5_000)
+    await until(() => upload.snapshot?.reason === 'timeout')
+    await queue.retry()
+    await until(() => upload.snapshot?.status === 'uploading')
+    await runUntil(queue.close(), 10_000)
+  })
+})
+
+test('flush settles in a tab that hears nobody, once it has looked for itself', async () => {
+  fakeClock()
+  const one = openQueue({}, { openChannel: undefined })
+  await one.enqueue(file())
+  const request = await transport.nextRequest()
+  const two = openQueue({}, { openChannel: undefined })
+  await two.ready()
+  const flushed = two.flush()
+  await flush(50)
+  request.store()
+  await until(() => one.getSnapshot()[0]?.status === 'succeeded')
+  expect(await runUntil(flushed, 20_000)).toEqual({ succeeded: 1, failed: 0, left: 0 })
+})
+
+test('what another tab cancelled unheard is given up, its request too', async () => {
+  fakeClock()
+  const [one, two] = [openQueue({}, { openChannel: undefined }), openQueue({}, { openChannel: undefined })]
+  const upload = await one.enqueue(file())
+  const request = await transport.nextRequest()
+  await two.ready()
+  await two.cancel(upload.id)
+  const ended = expect(upload.done).rejects.toMatchObject({ name: 'AbortError' })
+  await vi.advanceTimersByTimeAsync(5_000)
+  await until(() => request.signal.aborted)
+  await ended
+})
+
+test('a record that is no longer as this tab believes is looked at anew, not again and again', async () => {
+  let asked = 0
+  let inner: Store | undefined
+  const queue = openQueue(
+    { concurrency: 1 },
+    storeWith((store) => {
+      inner = store
+      return {
+        bytes(id) {
+          asked += 1
+          return store.bytes(id)
+        },
+      }
+    }),
+  )
+  const [first, second] = await queue.enqueueAll([file('a'), file('b')])
+  const request = await transport.nextRequest()
+  await inner?.change(second?.id as string, (record) => ({ ...record, status: 'paused', revision: record.revision + 1 }))
+  request.store()
+  await first?.done
+  await flush(200)
+  expect(asked).toBe(2)
+  expect(second?.snapshot?.status).toBe('paused')
+})
+
+test('one id for many files is refused', async () => {
+  await expect(openQueue().enqueueAll([file('a'), file('b')], { id: 'one' } as never)).rejects.toThrow(/id/)
+})
