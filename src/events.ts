@@ -28,6 +28,23 @@ export interface UploadQueueEvents<Result> {
   warning: { message: string; upload?: Upload<Result>; error?: UploadError }
 }
 
+const names: ReadonlySet<string> = new Set<UploadQueueEventName>([
+  'added',
+  'started',
+  'progress',
+  'retrying',
+  'succeeded',
+  'failed',
+  'blocked',
+  'paused',
+  'resumed',
+  'cancelled',
+  'idle',
+  'offline',
+  'online',
+  'warning',
+])
+
 export type UploadQueueEventName = keyof UploadQueueEvents<unknown>
 
 export interface Emitter<Result> {
@@ -40,6 +57,7 @@ export function createEmitter<Result>(): Emitter<Result> {
   const listeners = new Map<string, Set<(payload: never) => void>>()
   return {
     on(name, listener) {
+      if (!names.has(name)) throw new TypeError(`on: there is no event "${name}".`)
       const set = listeners.get(name) ?? new Set()
       listeners.set(name, set.add(listener))
       return () => set.delete(listener)

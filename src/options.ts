@@ -211,3 +211,15 @@ const enqueueRules: Record<keyof EnqueueOptions, [Check, string]> = {
 
 /** The same for the options of one `enqueue`. */
 export const checkEnqueueOptions = (options: EnqueueOptions): void => checkAll('enqueue: ', options, enqueueRules)
+
+const clearRules: Record<'status' | 'owner', [Check, string]> = {
+  status: oneOf('preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed'),
+  owner: [(value) => typeof value === 'string', 'a string'],
+}
+
+/** The same for what `clear` is to remove: a slip must not remove everything. */
+export function checkClearOptions(which: object): void {
+  for (const name of Object.keys(which))
+    if (which[name as never] === undefined) throw new TypeError(`clear: ${name}: undefined is not valid; leave it out.`)
+  checkAll('clear: ', which, clearRules)
+}

@@ -3,7 +3,7 @@ import type { UploadQueueEventName, UploadQueueEvents } from './events.js'
 import { blame, type EnqueueOptions, type Intake, takeIn, throwIfAborted } from './intake.js'
 import { createLedger, type Message } from './ledger.js'
 import { createNetwork } from './network.js'
-import { checkEnqueueOptions, resolveOptions, type UploadQueueOptions } from './options.js'
+import { checkClearOptions, checkEnqueueOptions, resolveOptions, type UploadQueueOptions } from './options.js'
 import type { UploadReceipt } from './proof.js'
 import { type Action, newRecord, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
 import { createRunner } from './runner.js'
@@ -52,7 +52,10 @@ export interface UploadQueue<Result = UploadReceipt> {
   flush(): Promise<{ succeeded: number; failed: number; left: number }>
   /** Removes an upload that has not succeeded, its bytes too, now and in every tab. */
   cancel(id: string): Promise<void>
-  /** Removes uploads and bytes, whatever their state: those of one status, or of another owner, or all of the current owner's. */
+  /**
+   * Removes uploads and bytes: those of one status, of another owner, or, where nothing is said, **all** of the current owner's, sent or not.
+   * Rejects with `TypeError` for anything else.
+   */
   clear(which?: { status?: UploadStatus; owner?: string }): Promise<void>
   /** Resolves when storage is usable; rejects, within 10 s, with the `UploadError` that says why it is not. */
   ready(): Promise<void>
@@ -518,7 +521,9 @@ export function createUploadQueue<Result = UploadReceipt>(
       each(id, ({ status }) => (status === 'failed' ? { type: 'retried', expiresAt: now() + settings.maxAge } : { type: 'hurried' })),
     flush,
     cancel,
-    async clear({ status, owner: whose } = {}) {
+    async clear(which = {}) {
+      checkClearOptions(which)
+      const { status, owner: whose } = which
       await ready()
       const account = whose ?? (await findOwner())
       const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)

@@ -533,6 +533,20 @@ describe('what the user does', () => {
     expect(queue.getSnapshot()).toEqual([])
   })
 
+  test.each([[{ stauts: 'succeeded' }], [{ status: 'done' }], [{ owner: undefined }], [{ owner: null }]])(
+    'a slip in clear (%o) is a TypeError, and removes nothing',
+    async (which) => {
+      const queue = openQueue()
+      await queue.enqueue(file())
+      await expect(queue.clear(which as never)).rejects.toThrow(TypeError)
+      expect(queue.getSnapshot()).toHaveLength(1)
+    },
+  )
+
+  test('a listener for an event that does not exist is a TypeError', () => {
+    expect(() => openQueue().on('suceeded' as never, () => {})).toThrow(/suceeded/)
+  })
+
   test('an aborted signal ends the call, and later the upload', async () => {
     const queue = openQueue()
     await expect(queue.enqueue(file(), { signal: AbortSignal.abort() })).rejects.toMatchObject({ name: 'AbortError' })
