@@ -36,7 +36,7 @@ const page: UserConfig = {
 }
 
 /** What tests the package and the layout, not the code in a page. */
-const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts']
+const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts', 'test/readme.test.ts']
 
 export default defineConfig(({ mode }) => ({
   ...({ page, worker }[mode] ?? library),
@@ -55,13 +55,24 @@ export default defineConfig(({ mode }) => ({
       { test: { name: 'server', environment: 'node', include: ['test/server/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000 } },
       {
         test: {
+          name: 'faults',
+          environment: 'node',
+          include: ['test/faults/**/*.test.ts'],
+          testTimeout: 180_000,
+          hookTimeout: 120_000,
+          fileParallelism: false,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        test: {
           name: 'browser',
           environment: 'node',
           include: ['test/browser/**/*.test.ts'],
           testTimeout: 90_000,
           hookTimeout: 120_000,
           fileParallelism: false,
-          sequence: { groupOrder: 1 },
+          sequence: { groupOrder: 2 },
         },
       },
     ],
