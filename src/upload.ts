@@ -210,10 +210,10 @@ async function send<Result>(
     const { method, credentials, transport } = options
     network.entered(originOf(url))
     const request = { headers, credentials, signal: deadline.signal }
-    const known = isAskedFirst(record) && (await ask(context, record, url, request))
+    const known = isAskedFirst(record) && (await before(deadline.signal, ask(context, record, url, request)))
     if (known) return known
     const answer = await transport.send({ ...request, url, method, body, onProgress: deadline.moved })
-    return await read(context, record, url, answer)
+    return await before(deadline.signal, read(context, record, url, answer))
   } catch (thrown) {
     if (signal.aborted) throw signal.reason
     if (!(thrown instanceof UploadError)) throw thrown
@@ -222,7 +222,7 @@ async function send<Result>(
       outcome: {
         error: thrown,
         url: url ?? '',
-        overruled: await overrule(context, thrown),
+        overruled: await before(signal, overrule(context, thrown)),
         ...(silent && { reachable: await before(signal, network.lost(url as string)) }),
       },
     }

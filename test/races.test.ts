@@ -385,6 +385,17 @@ describe("an app's function that never answers", () => {
     await until(() => upload.snapshot?.status === 'uploading')
     await runUntil(queue.close(), 10_000)
   })
+
+  test.each<[string, Partial<UploadQueueOptions<never>>, number]>([
+    ['response', { response: () => new Promise<never>(() => {}) }, 201],
+    ['shouldRetry', { retry: { shouldRetry: () => new Promise<never>(() => {}) } }, 500],
+  ])('%s: the queue closes', async (_what, options, status) => {
+    const queue = openQueue({ ...options, timeout: 100 })
+    await queue.enqueue(file())
+    ;(await transport.nextRequest()).respondWith({ status })
+    await flush()
+    expect(await Promise.race([queue.close(), flush(500).then(() => 'never')])).toBeUndefined()
+  })
 })
 
 test('flush settles in a tab that hears nobody, once it has looked for itself', async () => {
