@@ -24,11 +24,12 @@ interface Problem {
   status: number
   title: string
   message: string
-  /** Defaults to the code's paragraph in the README. */
+  /** Defaults to the README's list of codes. */
   type?: string
 }
 
 const digestProblem = 'https://iana.org/assignments/http-problem-types'
+const README_CODES = 'https://www.npmjs.com/package/uponce#problem-codes'
 
 /** Every refusal the server makes, by its code: the member `error` of the problem document (RFC 9457). */
 const problems = {
@@ -121,7 +122,7 @@ export const jsonAnswer = (status: number, value: unknown, headers: [string, str
 export function problemAnswer(code: ProblemCode, status: number = problems[code].status): Answer {
   const problem: Problem = problems[code]
   const { title, message } = problem
-  const type = problem.type ?? `https://www.npmjs.com/package/uponce#${code}`
+  const type = problem.type ?? README_CODES
   const body = { type, title, status, detail: message, error: code, message }
   return { status, headers: [['Content-Type', 'application/problem+json']], body: utf8.encode(JSON.stringify(body)) }
 }

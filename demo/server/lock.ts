@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { makeFolder } from './folder.js'
 
 /** The folder is in use by another process. */
 export class FolderInUse extends Error {
@@ -70,10 +70,10 @@ const ATTEMPTS = 4
 
 /**
  * Takes a folder for this process. Each process writes a lock of its own name and then looks for others, so of two that come at once at least
- * one sees the other; a lock left by a dead process never counts. Throws `FolderInUse`.
+ * one sees the other; a lock left by a dead process never counts. Throws `FolderInUse` and `FolderUnusable`.
  */
 export async function lockFolder(folder: string): Promise<FolderLock> {
-  await mkdir(folder, { recursive: true })
+  await makeFolder(folder)
   const path = join(folder, `lock-${process.pid}`)
   const release = (): void => rmSync(path, { force: true })
   for (let attempt = 1; ; attempt++) {

@@ -2,6 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { callerOf } from './caller.js'
 import { ownerPrefix } from './handler.js'
 import { bodyBytes, headersOf } from './node-http.js'
+import { PAGE_ROUTES } from './static.js'
 
 /** One request, as it is logged. No whole key, no credential, no name of a person or a file. */
 export interface RequestLine {
@@ -38,7 +39,8 @@ export interface Log {
   error(error: unknown): void
 }
 
-const QUIET = ['/healthz', '/metrics']
+/** What asks how the server is, and what a page loads and polls: of no interest while all is well. */
+const QUIET = ['/healthz', '/metrics', '/demo/state', '/media', ...PAGE_ROUTES]
 /** A shorter one is no valid key, and would be shown whole. */
 const SHORTEST_KEY = 16
 /** A cause can be its own. */
@@ -69,7 +71,7 @@ function stackOf(error: unknown, depth = 0): string {
 }
 
 /**
- * One JSON object a line, one line a request: what asks how the server is (`/healthz`, `/metrics`) is logged only when that is not well.
+ * One JSON object a line, one line a request; what is asked again and again (`QUIET`) only when it is not answered with a 200.
  * Not Fastify's logger, which writes two lines a request, with whole addresses, and knows nothing of answers that are not Fastify's.
  */
 export function createLog(write: (line: string) => void): Log {
@@ -81,7 +83,7 @@ export function createLog(write: (line: string) => void): Log {
       const owner = callerOf(headers)?.owner
       outgoing.on('close', () => {
         const status = outgoing.headersSent ? outgoing.statusCode : null
-        if (QUIET.includes(followed.path) && status === 200) return
+        if (QUIET.includes(followed.path) && status === 200 && outgoing.writableFinished) return
         const line: RequestLine = {
           time: new Date().toISOString(),
           level: status !== null && status >= 500 ? 'error' : 'info',

@@ -10,6 +10,7 @@ import { type Connections, followConnections } from './connections.js'
 import { applySchema, type OpenDatabase, openPglite, openPostgres } from './database.js'
 import { idempotency, sendRefusal } from './fastify.js'
 import { createFaults, type Faults } from './faults.js'
+import { makeFolder } from './folder.js'
 import { createUploadHandler, type UploadEvent, type UploadHandlerOptions, type UploadLimits, uploadLimits } from './handler.js'
 import { addHealthRoute } from './health.js'
 import { createIdempotency } from './idempotency.js'
@@ -101,8 +102,13 @@ async function openBucket(s3: S3Options, { maxBytes }: UploadLimits): Promise<Ob
 
 async function openStores(config: ServerConfig, onError: (error: unknown) => void): Promise<Stores> {
   const bucket = config.s3 ? await openBucket(config.s3, uploadLimits(config.limits)) : null
-  const openObjects = async (): Promise<ObjectStore> =>
-    config.objects ?? bucket ?? (await createFolderObjects(join(config.dataDir, 'objects')))
+  const openObjects = async (): Promise<ObjectStore> => {
+    const given = config.objects ?? bucket
+    if (given) return given
+    const folder = join(config.dataDir, 'objects')
+    await makeFolder(folder)
+    return createFolderObjects(folder)
+  }
   if (config.keys) return { keys: config.keys, objects: await openObjects(), database: null, isAlone: false, close: async () => {} }
   const { database, lock } = await openDatabase(config, onError)
   const close = async (): Promise<void> => {

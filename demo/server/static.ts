@@ -1,6 +1,6 @@
 import { readFile, stat } from 'node:fs/promises'
 import { extname, join, resolve, sep } from 'node:path'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { Refusal } from './answer.js'
 import { newVisitor } from './caller.js'
 import { headersOf } from './node-http.js'
@@ -39,13 +39,14 @@ const isFile = async (path: string): Promise<boolean> => {
   }
 }
 
+/** Where the page's files are. Vite puts all but a few into assets/, and has no folders below. */
+export const PAGE_ROUTES = ['/', '/:name', '/assets/:name'] as const
+
 /** The built page under `/`, from `folder`. The first load gives a visitor the cookie. */
 export function addPageRoutes(app: FastifyInstance, folder: string): void {
   const root = resolve(folder)
 
-  app.get('/*', async (request, reply) => {
-    const wanted = (request.params as { '*': string })['*']
-    const name = wanted === '' ? 'index.html' : wanted
+  const answer = async (reply: FastifyReply, request: FastifyRequest, name: string): Promise<FastifyReply> => {
     const path = resolve(join(root, name))
     if (name.includes('\0') || !path.startsWith(root + sep)) throw new Refusal('not_found')
     reply.header('Content-Security-Policy', PAGE_POLICY)
@@ -64,5 +65,12 @@ export function addPageRoutes(app: FastifyInstance, folder: string): void {
       .type(TYPES[extname(name)] ?? 'application/octet-stream')
       .header('Cache-Control', cache)
       .send(await readFile(path))
-  })
+  }
+
+  for (const route of PAGE_ROUTES) {
+    const prefix = route.slice(1).replace(':name', '')
+    app.get<{ Params: { name?: string } }>(route, (request, reply) =>
+      answer(reply, request, `${prefix}${request.params.name ?? 'index.html'}`),
+    )
+  }
 }

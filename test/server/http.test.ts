@@ -55,6 +55,15 @@ describe('a drill by hand', () => {
     expect(second.headers.get('Idempotency-Key')).toBe(key)
   })
 
+  it('a refusal names the list of its code as its type, or the registered type of its kind', async () => {
+    const typeOf = async (answer: Response): Promise<unknown> => ((await answer.json()) as { type: unknown }).type
+    expect(await typeOf(await post(shared.url, { key: 'short' }))).toBe('https://www.npmjs.com/package/uponce#problem-codes')
+    expect(await typeOf(await fetch(`${shared.url}/none`))).toBe('https://www.npmjs.com/package/uponce#problem-codes')
+    expect(await typeOf(await post(shared.url, { headers: { 'X-File-Sha256': 'x' } }))).toBe(
+      'https://iana.org/assignments/http-problem-types#digest-invalid-values',
+    )
+  })
+
   it('the same key with other bytes is a 422', async () => {
     const key = newKey()
     await post(shared.url, { key })

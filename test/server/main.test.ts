@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -37,8 +37,32 @@ describe('the program', () => {
   ])('%j: one line, status 1, and nothing was opened', async (env, stderr) => {
     const dataDir = join(folder, randomUUID())
     expect(await runMain({ ...env, DATA_DIR: dataDir })).toEqual({ code: 1, stdout: '', stderr })
+    expect(await runMain({ ...env, DATA_DIR: dataDir }, '--check')).toEqual({ code: 1, stdout: '', stderr })
     await expect(readdir(dataDir)).rejects.toThrow('ENOENT')
   })
+
+  it('with --check it says nothing of an environment it can use, and opens nothing', async () => {
+    const dataDir = join(folder, 'checked')
+    expect(await runMain({ DATA_DIR: dataDir }, '--check')).toEqual({ code: 0, stdout: '', stderr: '' })
+    await expect(readdir(dataDir)).rejects.toThrow('ENOENT')
+  })
+
+  it.each(['', '/below/it'])('says in one line that DATA_DIR is a file: file%s', async (below) => {
+    const file = join(folder, 'file')
+    await writeFile(file, '')
+    const refused = { code: 1, stdout: '', stderr: `uponce demo: DATA_DIR: ${file} is a file, expected a folder\n` }
+    expect(await runMain({ DATA_DIR: file + below })).toEqual(refused)
+    expect(await runMain({ DATA_DIR: file + below }, '--check')).toEqual(refused)
+  })
+
+  it.skipIf(process.platform !== 'linux').each([{}, { DATABASE_URL: postgres?.url ?? '' }])(
+    'says in one line that DATA_DIR cannot be made: %j',
+    async (env) => {
+      const { code, stdout, stderr } = await runMain({ ...env, DATA_DIR: '/proc/nope/data' })
+      expect([code, stdout]).toEqual([1, ''])
+      expect(stderr).toMatch(/^uponce demo: DATA_DIR: \/proc\/nope cannot be made \(ENOENT[^\n]*\)\n$/)
+    },
+  )
 
   it('says in one line that the database cannot be reached', async () => {
     const { code, stdout, stderr } = await runMain({ DATABASE_URL: 'postgres://u:secret@127.0.0.1:1/x', DATA_DIR: join(folder, 'none') })
@@ -134,7 +158,7 @@ describe('the program', () => {
       expect(ended.map(({ code }) => code)).toEqual([0, 0])
       expect(ended.map(logOf).map((lines) => lines.map(({ path, outcome }) => `${path} ${outcome}`))).toEqual([
         ['/uploads ok'],
-        ['/uploads replayed', '/media ok'],
+        ['/uploads replayed'],
       ])
     },
     60_000,

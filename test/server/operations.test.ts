@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
@@ -226,6 +226,27 @@ describe('the log', () => {
     expect((await logged(3)).slice(1)).toMatchObject([
       { method: 'POST', path: '/demo/faults', status: 200, bytes: 23, outcome: 'ok' },
       { method: 'POST', path: '/uploads', status: null, bytes: 5, outcome: 'gone' },
+    ])
+  })
+
+  it('is silent about the page, its files and its polls while all is well', async () => {
+    const pageDir = join(folder, 'page')
+    await mkdir(join(pageDir, 'assets'), { recursive: true })
+    for (const name of ['index.html', 'icon.svg', 'assets/page-1.js']) await writeFile(join(pageDir, name), 'x')
+    const { url, logged } = await open({ pageDir, faults: true })
+    const headers = { Authorization: 'Bearer alice' }
+    for (const path of ['/', '/icon.svg', '/assets/page-1.js', '/demo/state', '/media'])
+      expect([path, (await fetch(url + path, { headers })).status]).toEqual([path, 200])
+    for (const path of ['/secret.js', '/assets/secret.js', '/demo/state/secret', '/a/secret.js', '/media']) await fetch(url + path)
+    await rm(join(pageDir, 'index.html'))
+    await fetch(`${url}/`)
+    expect((await logged(6)).map(({ path, status, outcome }) => [path, status, outcome])).toEqual([
+      ['/:name', 404, 'not_found'],
+      ['/assets/:name', 404, 'not_found'],
+      ['*', 404, 'not_found'],
+      ['*', 404, 'not_found'],
+      ['/media', 401, 'unauthorized'],
+      ['/', 503, 'failed'],
     ])
   })
 

@@ -17,9 +17,15 @@ export interface ServerProcess {
   exited: Promise<Exited>
 }
 
-function run(env: Record<string, string>): { child: ChildProcess; exited: Promise<Exited>; output: { stdout: string; stderr: string } } {
+function run(
+  env: Record<string, string>,
+  flags: readonly string[] = [],
+): { child: ChildProcess; exited: Promise<Exited>; output: { stdout: string; stderr: string } } {
   const { PATH = '', HOME = '' } = process.env
-  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts'], { cwd: root, env: { PATH, HOME, PORT: '0', ...env } })
+  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts', ...flags], {
+    cwd: root,
+    env: { PATH, HOME, PORT: '0', ...env },
+  })
   const output = { stdout: '', stderr: '' }
   for (const name of ['stdout', 'stderr'] as const) {
     child[name].setEncoding('utf8').on('data', (text: string) => {
@@ -31,7 +37,7 @@ function run(env: Record<string, string>): { child: ChildProcess; exited: Promis
 }
 
 /** Runs the server's program to its end. */
-export const runMain = (env: Record<string, string>): Promise<Exited> => run(env).exited
+export const runMain = (env: Record<string, string>, ...flags: string[]): Promise<Exited> => run(env, flags).exited
 
 /** Starts the server's program and waits until it listens. */
 export async function startMain(env: Record<string, string>): Promise<ServerProcess> {
