@@ -203,7 +203,7 @@ async function send<Result>(
   try {
     url = await findEndpoint(context, deadline.signal)
     context.located(originOf(url))
-    const own = await ownHeaders(context, record.requests, history, deadline.signal)
+    const own = await ownHeaders(context, record.requests, url, history, deadline.signal)
     // Asked after the headers were made, which may be another account's by now.
     if (!(await before(deadline.signal, isSignedIn(context, record)))) return undefined
     const { headers, body } = buildRequest(record, bytes, own, options)
@@ -262,7 +262,9 @@ function startDeadline<Result>({ options, signal, upload, progress }: UploadCont
   const controller = new AbortController()
   const onAbort = (): void => controller.abort(signal.reason)
   const end = (message: string) => (): void => controller.abort(new UploadError('timeout', message))
-  const whole = setTimeout(end('The attempt took too long.'), Math.min(options.timeout(upload()), timerMax))
+  const given = options.timeout(upload())
+  // What is no number of ms is no limit.
+  const whole = setTimeout(end('The attempt took too long.'), given > 0 && given < timerMax ? given : timerMax)
   let silence: ReturnType<typeof setTimeout> | undefined
   const listen = (): void => {
     clearTimeout(silence)
@@ -327,8 +329,9 @@ async function findEndpoint<Result>({ options, upload }: UploadContext<Result>, 
 
 /** The app's headers for this very attempt, made anew after a 401; one renewal serves all uploads that need it. */
 async function ownHeaders<Result>(
-  { options, upload, refresh }: UploadContext<Result>,
+  { options, upload, refresh, network }: UploadContext<Result>,
   attempt: number,
+  url: string,
   history: { refreshFrom: number | null },
   signal: AbortSignal,
 ): Promise<HeadersInit | undefined> {
@@ -346,6 +349,11 @@ async function ownHeaders<Result>(
     return renewed ?? (await before(signal, headers(upload(), { attempt, refresh: false })))
   } catch (cause) {
     if (signal.aborted) throw signal.reason
+    // A token cannot be fetched without a network either: that is no fault of the app's.
+    if (!(await before(signal, network.lost(url)))) {
+      history.refreshFrom = since
+      throw new UploadError('network', 'The headers could not be made, and the server cannot be reached.', { cause })
+    }
     throw since === null
       ? new UploadError('invalid-request', 'The function that makes the headers failed.', { cause })
       : new UploadError('unauthorized', 'The sign-in could not be renewed.', { cause })

@@ -429,6 +429,43 @@ describe('headers and sign-in', () => {
     expect(transport.requests).toHaveLength(1)
   })
 
+  test('headers that cannot be made while the server cannot be reached are waited for, not a failure; the refresh is made up for', async () => {
+    const answering = globalThis.fetch
+    const silence = vi.fn(() => Promise.reject(new TypeError('no')))
+    let online = true
+    const refreshes: boolean[] = []
+    const queue = openQueue({
+      headers: async (_upload, { refresh }) => {
+        if (!online) throw new TypeError('the token cannot be fetched')
+        refreshes.push(refresh)
+        return {}
+      },
+    })
+    const upload = await queue.enqueue(file())
+    const request = await transport.nextRequest()
+    online = false
+    vi.stubGlobal('fetch', silence)
+    request.respondWith({ status: 401 })
+    await vi.waitFor(() => expect(upload.snapshot).toMatchObject({ status: 'pending', reason: 'network', attempts: 0 }))
+    online = true
+    vi.stubGlobal('fetch', answering)
+    dispatchEvent(new Event('online'))
+    const again = await transport.nextRequest()
+    expect(refreshes).toEqual([false, true])
+    again.store()
+    await upload.done
+  })
+
+  test('a timeout that is no number of ms is no limit', async () => {
+    fakeClock()
+    const upload = await openQueue({ timeout: () => Number.NaN }).enqueue(file())
+    const request = await transport.nextRequest()
+    await advance(3_600_000, 600_000)
+    expect(request.signal.aborted).toBe(false)
+    request.store()
+    await upload.done
+  })
+
   test.each([
     ['a header that cannot be sent', { headers: () => ({ 'X-Name': 'caf\u00e9\u4e2d' }) }],
     ['a function that throws', { headers: () => Promise.reject(new Error('bug')) }],
