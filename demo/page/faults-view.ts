@@ -23,7 +23,7 @@ const texts: Record<FaultName, [title: string, effect: string]> = {
   'too-many': ['429 Too many', 'Retry-After: 5'],
   'server-error': ['500 Error', 'No Retry-After'],
   slow: ['Slow line', 'Reads 64 KiB a second'],
-  away: ['Server away', 'Gone for 20 s'],
+  away: ['Server away', 'Gone for 20 s. This page too: do not reload meanwhile'],
 }
 
 /** The panel that makes things go wrong, and says what came of it. */

@@ -76,7 +76,12 @@ function sentenceOf(upload: Upload): string[] {
   const look = server.last
   const seen = look?.state.keys.find(({ key }) => key === upload.idempotencyKey)?.requests ?? []
   const isTold = look !== undefined && (upload.endedAt ?? Number.POSITIVE_INFINITY) < look.askedAt
-  return inOneSentence(upload, seen, isTold ? rowsByKey(look.state.media).get(upload.idempotencyKey)?.length : undefined)
+  return inOneSentence(
+    upload,
+    stories.asked(upload),
+    seen,
+    isTold ? rowsByKey(look.state.media).get(upload.idempotencyKey)?.length : undefined,
+  )
 }
 
 /** What a click asks of the queue; when the queue cannot, the page says so. */
@@ -96,6 +101,7 @@ const uploadsView = createUploadsView({
   linesOf: stories.of,
   sentenceOf,
   say,
+  isOutOfReach: () => isOutOfReach,
 })
 
 const isUnderWay = ({ status }: Upload): boolean => status === 'preparing' || status === 'pending' || status === 'uploading'
@@ -159,6 +165,7 @@ function showDue(): void {
 // What the queue tells.
 
 let isUnreachable = false
+let isOutOfReach = false
 queue.on('offline', () => {
   isUnreachable = true
   showBanner()
@@ -174,8 +181,11 @@ function showBanner(): void {
   const waits = queue
     .getSnapshot()
     .some(({ status, reason, notBefore }) => status === 'pending' && reason === 'network' && notBefore === null)
+  const wasOutOfReach = isOutOfReach
+  isOutOfReach = isUnreachable || isSilent || waits
+  if (isOutOfReach !== wasOutOfReach) uploadsView.refreshStates()
   const banner = byId('banner')
-  banner.hidden = !(isUnreachable || isSilent || waits)
+  banner.hidden = !isOutOfReach
   const why = navigator.onLine ? 'The server cannot be reached.' : 'This browser is offline.'
   setText(banner, banner.hidden ? '' : `${why} What you pick is saved here, and sent as soon as the server answers.`)
 }

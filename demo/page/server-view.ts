@@ -78,7 +78,9 @@ function entriesOf({ state }: Look, uploads: readonly Upload[]): Entry[] {
 
 function comparison(media: Media, upload: Upload | undefined): { text: string; tone: string } {
   if (!upload?.sha256) return { text: 'not in the list here', tone: 'plain' }
-  return upload.sha256 === media.sha256 ? { text: '= the digest here', tone: 'good' } : { text: '≠ the digest here', tone: 'bad' }
+  return upload.sha256 === media.sha256
+    ? { text: 'same digest as in this browser', tone: 'good' }
+    : { text: 'not the digest in this browser', tone: 'bad' }
 }
 
 function createRow({ key, media, upload }: Entry, say: (text: string) => void) {

@@ -8,21 +8,29 @@ export interface Line {
   at: number
   tone: 'plain' | 'sent' | 'waits' | 'good' | 'bad'
   text: string
+  /** The server was busy with an earlier request, and asked so many times in a row what became of it: they make one line. */
+  asked?: number
 }
 
 interface Story {
   lines: Line[]
   /** Requests that the lines know of. */
   requests: number
+  /** Those of them that asked the server what became of an earlier one, and sent nothing. */
+  asked: number
+  /** Whether the one under way asks first, and nothing tells that it has sent the file after all. */
+  asking: boolean
   ended: boolean
 }
 
 export interface Stories {
-  /** What is known of how an upload went, oldest line first. */
+  /** What is known of how an upload went, oldest line first. The last line may change. */
   of(upload: Upload): readonly Line[]
+  /** How often the server was asked what became of an earlier request. */
+  asked(upload: Upload): number
 }
 
-const storageKey = 'uponce-demo-stories'
+const storageKey = 'uponce-demo-stories-2'
 const linesKept = 200
 
 /** The tab's own memory of stories, which a reload keeps. The queue itself remembers state, not history. */
@@ -46,6 +54,18 @@ const endOf = (upload: Upload): Line | undefined => {
   return undefined
 }
 
+/** What the page can tell of a look-up: the server answered it, and not the file, with a 200. */
+const isLookUp = ({ error }: Upload): boolean => error?.code === 'in-progress' && error.status === 200
+
+const isSilence = ({ error }: Upload): boolean => error?.code === 'network' || error?.code === 'timeout'
+
+const timesAsked = (asked: number): string => `the server was asked ${asked === 1 ? '' : `${asked} times `}what became of it`
+
+const busyText = (asked: number): string =>
+  asked === 0
+    ? 'The server is still busy with the earlier request: it will be asked what became of it, and that does not count'
+    : `${capitalize(timesAsked(asked))}: still busy with the earlier request`
+
 function retryText({ error, notBefore }: Upload, delay: number, reason: string, counted: boolean): string {
   const why = capitalize(reasonInWords(reason, error?.status))
   const cost = counted ? '' : ', and it does not count'
@@ -62,7 +82,7 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
   function storyOf(upload: Upload, known = upload.requests): Story {
     let story = stories.get(upload.id)
     if (!story) {
-      story = { lines: [{ at: upload.createdAt, tone: 'plain', text: savedText }], requests: 0, ended: false }
+      story = { lines: [{ at: upload.createdAt, tone: 'plain', text: savedText }], requests: 0, asked: 0, asking: false, ended: false }
       stories.set(upload.id, story)
     }
     const missed = Math.min(known, upload.requests) - story.requests
@@ -81,12 +101,33 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
     onLine(upload.id)
   }
 
+  /** What asked has sent the file after all: the server knew nothing of an earlier request, or had given it up. */
+  const tellSentAgain = (upload: Upload): void => {
+    const story = storyOf(upload)
+    if (!story.asking) return
+    story.asking = false
+    tell(upload, 'sent', 'The file is sent again, with the same key')
+  }
+
   const tellEnd = (upload: Upload): void => {
+    if (upload.status === 'succeeded' ? !upload.replayed : !isSilence(upload)) tellSentAgain(upload)
     const story = storyOf(upload)
     const end = endOf(upload)
     if (story.ended || !end) return
     story.ended = true
     story.lines.push(end)
+    onLine(upload.id)
+  }
+
+  const tellBusy = (upload: Upload): void => {
+    const story = storyOf(upload)
+    const asked = isLookUp(upload) ? 1 : 0
+    story.asked += asked
+    const last = story.lines.at(-1)
+    if (last?.asked !== undefined) {
+      last.asked += asked
+      last.text = busyText(last.asked)
+    } else if (story.lines.length < linesKept) story.lines.push({ at: Date.now(), tone: 'waits', text: busyText(asked), asked })
     onLine(upload.id)
   }
 
@@ -98,9 +139,17 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
     const story = storyOf(upload, upload.requests - 1)
     story.requests = upload.requests
     story.ended = false
-    tell(upload, 'sent', upload.requests === 1 ? 'Attempt 1 begins' : `Attempt ${upload.requests} begins, with the same key`)
+    // Then the queue asks what became of the earlier request, and sends the file only where the server does not know.
+    story.asking = upload.reason === 'in-progress'
+    if (!story.asking)
+      tell(upload, 'sent', upload.requests === 1 ? 'Attempt 1 begins' : `Attempt ${upload.requests} begins, with the same key`)
   })
-  queue.on('retrying', ({ upload, delay, reason, counted }) => tell(upload, 'waits', retryText(upload, delay, reason, counted)))
+  queue.on('progress', ({ upload }) => tellSentAgain(upload))
+  queue.on('retrying', ({ upload, delay, reason, counted }) => {
+    if (!isSilence(upload) && !isLookUp(upload)) tellSentAgain(upload)
+    if (reason === 'in-progress') tellBusy(upload)
+    else tell(upload, 'waits', retryText(upload, delay, reason, counted))
+  })
   queue.on('succeeded', ({ upload }) => tellEnd(upload))
   queue.on('failed', ({ upload }) => tellEnd(upload))
   queue.on('blocked', ({ upload, error }) => tell(upload, 'bad', `Blocked: ${error.message} (${error.code})`))
@@ -126,6 +175,7 @@ export function followStories(queue: UploadQueue, onLine: (id: string) => void):
       if (!story.ended) tellEndQuietly(upload, story)
       return story.lines
     },
+    asked: (upload) => storyOf(upload).asked,
   }
 }
 
@@ -139,17 +189,20 @@ function tellEndQuietly(upload: Upload, story: Story): void {
 }
 
 /**
- * The story in one sentence, as far as it can be told from the record and from what the server saw. `rows`: as many have its key on the server;
+ * The story in one sentence, as far as it can be told from the record and from what the server saw. `asked`: so often the server was asked
+ * what became of an earlier request. `rows`: as many have its key on the server;
  * undefined where the server was not asked since.
  */
-export function inOneSentence(upload: Upload, seen: readonly SeenRequest[], rows: number | undefined): string[] {
+export function inOneSentence(upload: Upload, asked: number, seen: readonly SeenRequest[], rows: number | undefined): string[] {
   const { requests, status, replayed, error } = upload
   const sent = seen.filter(({ copy }) => !copy).length
   // An attempt that the server has not seen as an upload was a look-up.
-  const isLookedUp = replayed && sent > 0 && sent < requests && !seen.some((request) => request.replayed)
+  const isLookedUp = replayed && !seen.some((request) => request.replayed) && (asked > 0 || (sent > 0 && sent < requests))
   const parts: string[] = []
-  if (isLookedUp) parts.push(...troubles(seen), 'the server was asked what became of the key')
-  else if (requests > 1) parts.push(...troubles(seen), `the same key was sent again${requests === 2 ? '' : `, ${requests - 1} times`}`)
+  if (asked > 0 || isLookedUp) {
+    parts.push(...troubles(seen), timesAsked(Math.max(1, asked)))
+    if (status === 'succeeded' && !isLookedUp) parts.push('the file was sent again, with the same key')
+  } else if (requests > 1) parts.push(...troubles(seen), `the same key was sent again${requests === 2 ? '' : `, ${requests - 1} times`}`)
   else if (requests === 1 && seen.length > 1) parts.push('the answer was lost', 'the browser itself sent the same request again')
   else if (requests === 1) parts.push('the file was sent once')
   if (status === 'failed') parts.push(`it failed (${error?.code})`)

@@ -17,6 +17,8 @@ export interface UploadsViewOptions {
   linesOf(upload: Upload): readonly Line[]
   sentenceOf(upload: Upload): readonly string[]
   say(text: string): void
+  /** Whether the server is known to be out of reach. */
+  isOutOfReach(): boolean
 }
 
 export interface UploadsView {
@@ -26,6 +28,8 @@ export interface UploadsView {
   open(id: string): void
   /** The story of this upload went on; without an id: something changed on the server, which every story may tell. */
   refreshStory(id?: string): void
+  /** The server went out of reach, or came back. */
+  refreshStates(): void
 }
 
 interface Row {
@@ -41,18 +45,21 @@ interface Row {
 const isPausable = (status: UploadStatus): boolean => status === 'preparing' || status === 'pending' || status === 'uploading'
 
 /** Its state in words, to the tenth of a second where it waits for one. */
-function stateInWords(upload: Upload, now: number): string {
+function stateInWords(upload: Upload, now: number, isOutOfReach: boolean): string {
   const { status, requests, notBefore, reason, error, progress, createdAt, endedAt } = upload
   const why = reason === null ? '' : reasonInWords(reason, error?.status)
   switch (status) {
     case 'preparing':
       return 'Its digest is being computed'
     case 'pending':
-      if (notBefore !== null && notBefore > now) return `Next attempt in ${formatDuration(notBefore - now)}: ${why}`
+      if (notBefore !== null && notBefore > now) {
+        const next = reason === 'in-progress' ? 'Asks again' : 'Next attempt'
+        return `${next} in ${formatDuration(notBefore - now)}: ${why}`
+      }
       if (reason === 'network' && notBefore === null) return `Waits until the server can be reached: ${why}`
-      return why ? `Waits for its turn; before that: ${why}` : 'Waits for its turn'
+      return `${isOutOfReach ? 'Waits until the server can be reached' : 'Waits for its turn'}${why && `; before that: ${why}`}`
     case 'uploading':
-      if (!progress) return `Attempt ${requests} is under way`
+      if (!progress) return reason === 'in-progress' ? 'The server is asked what became of it' : `Attempt ${requests} is under way`
       if (progress.loaded >= progress.total) return `All bytes have left, the answer is awaited`
       return `${formatBytes(progress.loaded)} of ${formatBytes(progress.total)} have left`
     case 'paused':
@@ -70,11 +77,13 @@ function stateInWords(upload: Upload, now: number): string {
   }
 }
 
-/** While one is under way nobody knows yet whether it will count. */
-const attemptsInWords = ({ attempts, requests, status }: Upload): string => {
-  if (status === 'uploading') return `attempt ${requests}`
-  return attempts === requests ? count(requests, 'attempt') : `${count(requests, 'attempt')}, ${attempts} counted`
+/** While one is under way nobody knows yet whether it will count; one that asks the server what became of an earlier one does not. */
+const attemptsInWords = ({ attempts, requests, status, reason }: Upload): string => {
+  if (status === 'uploading' && reason !== 'in-progress') return `attempt ${requests}`
+  return attempts === requests ? count(requests, 'attempt') : `${count(attempts, 'attempt')} counted, ${requests} in all`
 }
+
+const attemptsTitle = 'Counted attempts use up the limit of 10; waiting for a server that is away or asked to wait does not'
 
 const toneOf = ({ status, reason }: Upload): Line['tone'] => {
   if (status === 'succeeded') return 'good'
@@ -83,7 +92,7 @@ const toneOf = ({ status, reason }: Upload): Line['tone'] => {
   return status === 'blocked' || (status === 'pending' && reason !== null) ? 'waits' : 'plain'
 }
 
-function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: UploadsViewOptions): Row {
+function createRow(first: Upload, { actions, linesOf, sentenceOf, say, isOutOfReach }: UploadsViewOptions): Row {
   const { id, name, size } = first
   const storyId = `story-${id}`
   let upload = first
@@ -93,7 +102,7 @@ function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: Uploads
   const memoryOnly = h('span', { class: 'badge', 'data-tone': 'waits', hidden: true }, 'This page only')
   const state = h('p', { class: 'state' })
   const bar = h('progress', { 'aria-label': `Progress of ${name}` })
-  const attempts = h('span')
+  const attempts = h('span', { title: attemptsTitle })
   const key = createCopyButton('key', say)
   const digest = createCopyButton('digest', say)
   const toggle = h('button', { type: 'button', onclick: () => (isPausable(upload.status) ? actions.pause(id) : actions.resume(id)) })
@@ -148,6 +157,10 @@ function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: Uploads
   const refreshStory = (): void => {
     if (!isOpen) return
     const told = linesOf(upload)
+    // The last line may go on; those before it do not.
+    const last = lines.lastElementChild?.lastElementChild
+    const line = told[lines.childElementCount - 1]
+    if (last && line) setText(last, line.text)
     for (const { at, tone, text } of told.slice(lines.childElementCount)) {
       const since = h('time', { datetime: new Date(at).toISOString(), title: formatClock(at) }, `+${formatDuration(at - upload.createdAt)}`)
       lines.append(h('li', { 'data-tone': tone }, since, h('span', {}, text)))
@@ -171,7 +184,7 @@ function createRow(first: Upload, { actions, linesOf, sentenceOf, say }: Uploads
     } else bar.removeAttribute('value')
   }
 
-  const tick = (now: number): void => setText(state, stateInWords(upload, now))
+  const tick = (now: number): void => setText(state, stateInWords(upload, now, isOutOfReach()))
 
   const update = (next: Upload): void => {
     const before = upload
@@ -264,6 +277,9 @@ export function createUploadsView(options: UploadsViewOptions): UploadsView {
     refreshStory(id) {
       if (id !== undefined) rows.get(id)?.refreshStory()
       else for (const row of rows.values()) row.refreshStory()
+    },
+    refreshStates() {
+      for (const row of rows.values()) row.tick(Date.now())
     },
   }
 }

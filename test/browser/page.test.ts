@@ -53,28 +53,31 @@ describeWith(programs.chromium, 'the demo page', () => {
   })
 
   /** A tab of the page, with its console listened to. That a request failed, as ordered, is what the browser says of it, and no fault. */
-  const openTab = async (path = '/'): Promise<Page> => {
+  const openTab = async (path = '/', { url: origin } = server): Promise<Page> => {
     const page = await chromium.newPage()
     page.on('console', (message) => {
       const { url } = message.location()
-      const isOrdered = /^Failed to load resource: .*(\/uploads|ERR_INTERNET_DISCONNECTED)/.test(`${message.text()} ${url}`)
+      const isOrdered =
+        /^Failed to load resource: .*(\/uploads|ERR_INTERNET_DISCONNECTED|ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET)/.test(
+          `${message.text()} ${url}`,
+        )
       if ((message.type() === 'error' || message.type() === 'warning') && !isOrdered) complaints.push(`${message.text()} ${url}`)
     })
     await page.addInitScript(() =>
       addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI }) => console.error(violatedDirective, blockedURI)),
     )
-    await page.goto(server.url + path)
+    await page.goto(origin + path)
     return page
   }
 
   /** The page as somebody sees it who has never been there. */
-  const openAsNewVisitor = async (path?: string): Promise<Page> => {
+  const openAsNewVisitor = async (path?: string, at = server): Promise<Page> => {
     await chromium.context.clearCookies()
     const page = await chromium.newPage()
     const cdp = await chromium.context.newCDPSession(page)
-    await cdp.send('Storage.clearDataForOrigin', { origin: server.url, storageTypes: 'all' })
+    await cdp.send('Storage.clearDataForOrigin', { origin: at.url, storageTypes: 'all' })
     await page.close()
-    return openTab(path)
+    return openTab(path, at)
   }
 
   const eventually = <T>(look: () => T | Promise<T>) => expect.poll(look, { timeout: 45_000, interval: 50 })
@@ -106,7 +109,7 @@ describeWith(programs.chromium, 'the demo page', () => {
     const stored = page.locator('#stored > li')
     expect(await stored.count()).toBe(1)
     const text = await stored.textContent()
-    for (const part of ['Stored', 'notes.txt', '20 kB', '= the digest here', 'stored, answer dropped', '201 replayed'])
+    for (const part of ['Stored', 'notes.txt', '20 kB', 'same digest as in this browser', 'stored, answer dropped', '201 replayed'])
       expect(text).toContain(part)
     await eventually(() => page.locator('[data-fault="lose-answer"]').textContent()).toContain('Struck 1 ×')
 
@@ -225,12 +228,48 @@ describeWith(programs.chromium, 'the demo page', () => {
     await pick(page, 'notes.txt')
     await eventually(() => page.locator('#banner').textContent()).toContain('The server cannot be reached')
     await eventually(() => row(page, 'notes.txt').locator('.state').textContent()).toContain('Waits until the server can be reached')
+    await pick(page, 'more.txt')
+    await eventually(() => row(page, 'more.txt').locator('.state').textContent()).toMatch(/^Waits until the server can be reached/)
     await button(page, 'Disarm all').click()
     await button(page, 'Try all now').click()
     await statusOf(row(page, 'notes.txt')).toBe('succeeded')
+    await statusOf(row(page, 'more.txt')).toBe('succeeded')
     await eventually(() => page.locator('#banner').isVisible()).toBe(false)
-    await total(page, 'stored').toBe('1')
+    await total(page, 'stored').toBe('2')
   })
+
+  test('a server that is killed while a file is sent: questions what became of it are one line, and count as nothing', async () => {
+    const own = await startServer({ LEASE_MS: '30000' })
+    try {
+      const page = await openAsNewVisitor('/', own)
+      // The first answer says where questions can be asked.
+      await pick(page, 'notes.txt')
+      await statusOf(row(page, 'notes.txt')).toBe('succeeded')
+      await arm(page, 'slow')
+      await pick(page, 'ten megabytes.bin')
+      const upload = row(page, 'ten megabytes.bin')
+      await eventually(
+        async () => (await (await page.request.get(`${own.url}/demo/state`)).json()).keys.at(-1)?.requests.at(-1)?.bytes,
+      ).toBeGreaterThan(100_000)
+      await own.restart()
+      await button(upload, 'Story').click()
+      await eventually(() => upload.locator('.lines').textContent()).toMatch(
+        /The server was asked (\d+ times )?what became of it: still busy/,
+      )
+      await eventually(() => upload.locator('.facts > span').first().textContent()).toMatch(/^\d attempts? counted, \d+ in all$/)
+      expect(await upload.locator('.facts > span').first().getAttribute('title')).toContain('Counted attempts use up the limit of 10')
+      await statusOf(upload).toBe('succeeded')
+      const lines = await upload.locator('.lines li').allTextContents()
+      expect(lines.filter((line) => line.includes('still busy'))).toHaveLength(1)
+      expect(lines.slice(-2).join()).toMatch(/The file is sent again, with the same key.*Succeeded: the server stored it/)
+      await eventually(() => upload.locator('.sentence').textContent()).toMatch(
+        /the server was asked (\d+ times )?what became of it → the file was sent again, with the same key → the server stored it → one object exists$/,
+      )
+    } finally {
+      for (const page of chromium.context.pages()) await page.close()
+      await own.stop()
+    }
+  }, 180_000)
 
   test('offline, a picked file waits and the page says why; online, it is sent', async () => {
     const page = await openAsNewVisitor()
@@ -294,6 +333,8 @@ describeWith(programs.chromium, 'the demo page', () => {
   test('on a screen 360 px wide nothing is cut off', async () => {
     const page = await openAsNewVisitor()
     await page.setViewportSize({ width: 360, height: 740 })
+    // What has nothing to say takes no room.
+    expect(await page.locator('.fault-state:visible, .fault-last:visible').count()).toBe(0)
     await pick(page, longName, 'too large.iso')
     await statusOf(rows(page)).toBe('succeeded')
     await button(rows(page), 'Story').click()
