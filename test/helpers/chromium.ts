@@ -16,7 +16,7 @@ export interface Chromium {
 // Without the last ones Chromium knocks at the network by itself.
 const args = ['--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync']
 
-export const launchChromium = async (): Promise<Chromium> => {
+export const launchChromium = async (ownArgs: string[] = []): Promise<Chromium> => {
   const profile = await makeTempFolder('chromium')
   const pageErrors: string[] = []
   const launch = (): Promise<BrowserContext> =>
@@ -24,7 +24,7 @@ export const launchChromium = async (): Promise<Chromium> => {
       executablePath: programs.chromium.path!,
       headless: true,
       chromiumSandbox: false,
-      args,
+      args: [...args, ...ownArgs],
     })
   let context = await launch()
   return {
