@@ -56,7 +56,7 @@ const MAX_BYTES = 4 * CHUNK
 const DISCARD = 2 * CHUNK
 /** As the server has it. */
 const SWEEP = { graceMs: MAX_RUN + LEASE + 60_000, finalGraceMs: 60_000 }
-const MAX_STEPS = 80
+const MAX_STEPS = 60
 const MAX_ATTEMPTS = 3
 
 /** What the clients of one execution want, and what can go wrong. */
