@@ -13,7 +13,7 @@ import {
   storedAnswerOf,
 } from './idempotency.js'
 import type { KeyStore, Media } from './keys.js'
-import type { ObjectStore } from './objects.js'
+import type { ObjectStore, ObjectWriter } from './objects.js'
 import { createOriginRule } from './origin.js'
 import { fingerprintOf, parseDigest, parseKey, readUploadRequest, type UploadRequest } from './upload-request.js'
 
@@ -135,6 +135,13 @@ function refusalOf(error: unknown): Refusal {
   return new Refusal('internal_error', [], options)
 }
 
+/** The object of one attempt. */
+interface Staged {
+  storageKey: string
+  /** Null until it is begun. */
+  writer: ObjectWriter | null
+}
+
 /** An answer for this exchange. */
 interface Reply {
   answer: Answer
@@ -177,19 +184,21 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
   const afterFence = async (operation: Operation): Promise<Reply> => replayOf(await idempotency.afterFence(operation))
 
   /** Best effort: what is left is on the list of pending objects, and the sweeper's. */
-  async function discard(storageKey: string): Promise<void> {
+  async function discard(staged: Staged): Promise<void> {
     try {
-      await objects.delete(storageKey)
-      await idempotency.forget(storageKey)
+      await objects.delete(staged.storageKey)
+      // What may come back stays on the list: the sweeper deletes it when it is too old for that.
+      if (!staged.writer?.isUnsettled?.()) await idempotency.forget(staged.storageKey)
     } catch (error) {
       onError(error)
     }
   }
 
   /** Takes the body into a new object. When it resolves, the object is complete, verified and durable, and nobody knows of it. */
-  async function receive(claim: Claim, upload: UploadRequest, storageKey: string, body: RequestBody): Promise<void> {
-    await claim.intend(storageKey)
-    const object = await storage(() => objects.create(storageKey))
+  async function receive(claim: Claim, upload: UploadRequest, staged: Staged, body: RequestBody): Promise<void> {
+    await claim.intend(staged.storageKey)
+    const object = await storage(() => objects.create(staged.storageKey))
+    staged.writer = object
     try {
       const hash = createHash('sha256')
       for (let chunk = await body.next(); chunk; chunk = await body.next()) {
@@ -223,9 +232,9 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
   }
 
   /** Nothing was published. The key is either free again, or remembers the refusal. */
-  async function giveUp(claim: Claim, operation: Operation, storageKey: string, error: unknown): Promise<Reply> {
+  async function giveUp(claim: Claim, operation: Operation, staged: Staged, error: unknown): Promise<Reply> {
     if (error instanceof Fenced) {
-      await discard(storageKey)
+      await discard(staged)
       return afterFence(operation)
     }
     const refusal = error instanceof Rejected ? null : refusalOf(error)
@@ -238,14 +247,14 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
       await claim.release()
       return true
     }
-    const [settled] = await Promise.allSettled([settle(), discard(storageKey)])
+    const [settled] = await Promise.allSettled([settle(), discard(staged)])
     return settled.status === 'fulfilled' && !settled.value ? afterFence(operation) : reply
   }
 
   /** The commit may or may not have happened. Never answers success unless the row says so, and never deletes what may be published. */
-  async function findOut(claim: Claim, operation: Operation, storageKey: string): Promise<Reply> {
+  async function findOut(claim: Claim, operation: Operation, staged: Staged): Promise<Reply> {
     if (await claim.release()) {
-      await discard(storageKey)
+      await discard(staged)
       throw new Refusal('store_unavailable', [['Retry-After', '1']])
     }
     const row = await idempotency.read(operation.owner, operation.key)
@@ -253,17 +262,17 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
     return afterFence(operation)
   }
 
-  async function publish(claim: Claim, operation: Operation, media: Media): Promise<Reply> {
+  async function publish(claim: Claim, operation: Operation, staged: Staged, media: Media): Promise<Reply> {
     const answer = storedAnswer(media)
     let result: Awaited<ReturnType<Claim['commit']>>
     try {
       result = await claim.commit(answer, media)
     } catch (error) {
-      if (error instanceof StoreError) return findOut(claim, operation, media.storageKey)
+      if (error instanceof StoreError) return findOut(claim, operation, staged)
       throw error
     }
     if (result === 'committed') return { answer }
-    await discard(media.storageKey)
+    await discard(staged)
     if (result === 'fenced') return afterFence(operation)
     const earlier = result === 'duplicate' ? await idempotency.mediaByKey(operation.owner, operation.key) : null
     if (earlier) return replayMedia(claim, operation, earlier)
@@ -274,17 +283,17 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
   /** The one execution of an upload: bytes, digest, object, hook, commit. */
   async function run(claim: Claim, operation: Operation, upload: UploadRequest, body: RequestBody): Promise<Reply> {
     if (claim.media) return replayMedia(claim, operation, claim.media)
-    const storageKey = ownerPrefix(operation.owner) + random()
+    const staged: Staged = { storageKey: ownerPrefix(operation.owner) + random(), writer: null }
     const { sha256, contentType, fileName, metadata } = upload
     let media: Media
     const unwatch = body.watch(claim.signal)
     try {
-      await receive(claim, upload, storageKey, body)
+      await receive(claim, upload, staged, body)
       media = {
         id: random(),
         owner: operation.owner,
         key: operation.key,
-        storageKey,
+        storageKey: staged.storageKey,
         sha256,
         bytes: body.received,
         contentType,
@@ -294,11 +303,11 @@ export function createUploadHandler(options: UploadHandlerOptions): (request: Re
       const refusal = await onStored?.(media, { signal: claim.signal })
       if (refusal) throw new Rejected(await storableAnswer(refusal))
     } catch (error) {
-      return await giveUp(claim, operation, storageKey, error)
+      return await giveUp(claim, operation, staged, error)
     } finally {
       unwatch()
     }
-    return publish(claim, operation, media)
+    return publish(claim, operation, staged, media)
   }
 
   async function upload(request: Request, owner: string, body: RequestBody): Promise<Reply> {

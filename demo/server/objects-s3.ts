@@ -38,6 +38,8 @@ interface Call {
   body?: Uint8Array
   attemptMs?: number
   retryMs?: number
+  /** Told of an attempt that S3 may still carry out, since it has not said what became of it. */
+  onUnsettled?: () => void
 }
 
 const isTransient = (error: unknown): boolean =>
@@ -126,6 +128,9 @@ export function createS3Objects(options: S3Options): ObjectStore {
       randomize: true,
       maxRetryTime: Math.min(wanted.retryMs ?? retryMs, retryMs),
       shouldRetry: ({ error }) => isTransient(error),
+      onFailedAttempt: ({ error }) => {
+        if (isTransient(error)) wanted.onUnsettled?.()
+      },
     })
 
   const textOf = (wanted: Call): Promise<string> => call(wanted, (response) => response.text())
@@ -179,16 +184,20 @@ export function createS3Objects(options: S3Options): ObjectStore {
     let isFinished = false
     /** Whether S3 may know of the object. */
     let isSent = false
+    let isUnsettled = false
+    const onUnsettled = (): void => {
+      isUnsettled = true
+    }
 
     async function sendPart(): Promise<void> {
       isSent = true
       if (uploadId === undefined) {
-        const answer = await textOf({ method: 'POST', key, query: { uploads: '' } })
+        const answer = await textOf({ method: 'POST', key, query: { uploads: '' }, onUnsettled })
         uploadId = elements(answer, 'UploadId')[0]
         if (!uploadId) throw new ObjectStoreError('S3 began an upload in parts without saying its id')
       }
       const query = { partNumber: String(etags.length + 1), uploadId }
-      const etag = await call({ method: 'PUT', key, query, body: buffer.bytes }, async (response) => {
+      const etag = await call({ method: 'PUT', key, query, body: buffer.bytes, onUnsettled }, async (response) => {
         await response.arrayBuffer()
         return response.headers.get('etag')
       })
@@ -202,7 +211,8 @@ export function createS3Objects(options: S3Options): ObjectStore {
       const body = Buffer.from(`<CompleteMultipartUpload>${parts.join('')}</CompleteMultipartUpload>`)
       const what = 'POST of an object'
       try {
-        await call({ method: 'POST', key, query: { uploadId: uploadId! }, body, attemptMs: COMPLETE_MS }, async (response) => {
+        const wanted: Call = { method: 'POST', key, query: { uploadId: uploadId! }, body, attemptMs: COMPLETE_MS, onUnsettled }
+        await call(wanted, async (response) => {
           const answer = await response.text()
           // S3 sends the status before it knows the outcome.
           if (!answer.includes('CompleteMultipartUploadResult')) throw refusal(what, answer.includes('<Error>') ? 500 : null, answer)
@@ -227,7 +237,7 @@ export function createS3Objects(options: S3Options): ObjectStore {
         if (isClosed) throw new TypeError('the object is finished or aborted')
         isClosed = true
         isSent = true
-        if (uploadId === undefined) await textOf({ method: 'PUT', key, body: buffer.bytes })
+        if (uploadId === undefined) await textOf({ method: 'PUT', key, body: buffer.bytes, onUnsettled })
         else {
           await sendPart()
           await complete()
@@ -240,6 +250,7 @@ export function createS3Objects(options: S3Options): ObjectStore {
         await remove(key)
         isSent = false
       },
+      isUnsettled: () => isUnsettled,
     }
   }
 

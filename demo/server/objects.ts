@@ -6,6 +6,11 @@ export interface ObjectWriter {
   finish(): Promise<void>
   /** Leaves nothing behind, also after `finish` has rejected. Does nothing after it has resolved. */
   abort(): Promise<void>
+  /**
+   * Whether a call of this writer has no known outcome and may still be carried out: then the object can come back after it was deleted. Absent:
+   * never.
+   */
+  isUnsettled?(): boolean
 }
 
 export interface ObjectStoreErrorOptions extends ErrorOptions {

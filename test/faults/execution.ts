@@ -74,6 +74,8 @@ interface Plan {
   maxInFlightPerOwner: number
   /** Whether somebody else may store a file for a key, past every claim. */
   imports: boolean
+  /** Whether an object can be written after its writer was told that it failed, as in S3. */
+  late: boolean
 }
 
 function planOf(random: Random, seed: number): Plan {
@@ -100,6 +102,7 @@ function planOf(random: Random, seed: number): Plan {
     eventRate: random.pick([0.03, 0.1, 0.2]),
     maxInFlightPerOwner: random.pick([1, 8, 8]),
     imports: random.chance(0.1),
+    late: random.chance(0.5),
   }
 }
 
@@ -175,6 +178,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
       database,
       objects,
       onEffect,
+      mayBeLate: plan.late,
       onWriter: (writer) => opened.push(writer),
       settings: {
         authenticate: bearerOf,
@@ -327,6 +331,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         'break',
         'day',
         'import',
+        'late',
       ])
     ) {
       case 'lease':
@@ -376,17 +381,21 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         if (random.chance(0.5)) return elapse(`73 h, ${worker.process.frozen ? `asleep in ${worker.name},` : ''}`, RETENTION + HOUR)
         await elapse(`7 h, ${worker.process.frozen ? `asleep in ${worker.name},` : ''}`, 7 * HOUR)
         return sweep(workers[(n + 1) % workers.length]!)
+      case 'late':
+        if (simulation.late.length > 0) tell('what was given up is written')
+        return simulation.deliverLate()
       case 'import':
         if (plan.imports && simulation.openTransactions === 0 && isAcceptable(intent)) return importFile(intent)
     }
   }
 
-  /** A lost COMMIT is the hardest to get right, and one step among many. */
-  const rateOf = ({ label }: Gate): number => (label === 'COMMIT' ? 4 * plan.faultRate : plan.faultRate)
+  /** The steps that are hardest to get right are few among many. */
+  const isLateFinish = ({ label }: Gate): boolean => label === 'finish' && plan.late
+  const rateOf = (gate: Gate): number => (gate.label === 'COMMIT' || isLateFinish(gate) ? 4 * plan.faultRate : plan.faultRate)
   const fates: Fate[] = ['fail before', 'fail after', 'fail after', 'crash before', 'crash after']
   function proceed(gate: Gate, mayFail: boolean): void {
     const canFail = mayFail && gate.canFail && gate.thread.process !== null && random.chance(rateOf(gate))
-    const fate = canFail ? random.pick(fates) : 'go'
+    const fate = canFail ? random.pick(isLateFinish(gate) ? (['fail before', 'crash before'] as const) : fates) : 'go'
     if (fate.startsWith('fail') && gate.label === 'hook') failedHooks.add(gate.thread.name)
     tell(`${gate.thread.name} ${gate.label}${fate === 'go' ? '' : ` ${fate}`}`)
     gate.open(fate)
@@ -428,6 +437,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
     await run(false, () => false)
     must(simulation.openTransactions === 0, 'a transaction was left open')
     simulation.isFree = true
+    while (simulation.late.length > 0) await simulation.deliverLate()
     await elapse('61 s', LEASE + 1000)
     const stored = new Set<string>()
     for (const round of ['after the lease', 'after the retention']) {

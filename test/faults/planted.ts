@@ -57,8 +57,14 @@ export const plantedFaults: Planted[] = [
   {
     name: 'a lost answer to COMMIT taken for a failure',
     file: 'handler.ts',
-    from: 'if (error instanceof StoreError) return findOut(claim, operation, media.storageKey)',
-    to: 'if (error instanceof StoreError) return giveUp(claim, operation, media.storageKey, error)',
+    from: 'if (error instanceof StoreError) return findOut(claim, operation, staged)',
+    to: 'if (error instanceof StoreError) return giveUp(claim, operation, staged, error)',
+  },
+  {
+    name: 'an object forgotten that may come back',
+    file: 'handler.ts',
+    from: 'if (!staged.writer?.isUnsettled?.()) await',
+    to: 'await',
   },
 ]
 

@@ -38,6 +38,8 @@ export interface Timer {
 export interface PassOptions {
   canFail?: boolean
   inTransaction?: boolean
+  /** Told of a step that has failed, or died, without having been done. */
+  onNotDone?: () => void
 }
 
 export class InjectedFault extends Error {
@@ -68,6 +70,8 @@ export class Simulation {
   #blocked = new Set<object>()
   #activity = 0
   #wake: (() => void) | undefined
+  /** Calls of which nobody knows whether they will still be carried out. */
+  late: (() => Promise<void>)[] = []
   /** How many statements wait for a lock. */
   readonly #lockWaits: () => Promise<number>
 
@@ -107,6 +111,7 @@ export class Simulation {
     const isDead = (): boolean => process?.alive === false
     const { inTransaction = false } = options
     const fate = await this.park(label, options)
+    if (fate === 'fail before' || fate === 'crash before') options.onNotDone?.()
     if (fate === 'fail before') throw new InjectedFault(`${label} failed`)
     if (fate === 'crash before') this.crash(process!)
     if (isDead()) return this.#gone(inTransaction)
@@ -118,6 +123,13 @@ export class Simulation {
     if (fate === 'fail after') throw new InjectedFault(`the answer to ${label} was lost`)
     if (outcome.status === 'rejected') throw outcome.reason
     return outcome.value
+  }
+
+  /** What was given up is carried out all the same. */
+  async deliverLate(call = this.late[0]): Promise<void> {
+    if (!call) return
+    this.late.splice(this.late.indexOf(call), 1)
+    await threads.exit(call)
   }
 
   /** Something real goes on, until the returned function is called. */

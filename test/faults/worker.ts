@@ -60,6 +60,8 @@ export interface WorkerOptions {
   /** The pool of this worker. */
   database: OpenDatabase
   objects: ObjectStore
+  /** Whether an object can be written after its writer was told that it failed. */
+  mayBeLate: boolean
   settings: Omit<UploadHandlerOptions, 'keys' | 'objects'>
   /** Told of every object that is begun. */
   onWriter: (writer: ObjectWriter) => void
@@ -133,18 +135,37 @@ function gatedDatabase({ simulation, database, onEffect }: WorkerOptions): Datab
 }
 
 /** Every call waits for its turn. */
-function gatedObjects({ simulation, objects, onWriter }: WorkerOptions): ObjectStore {
+function gatedObjects({ simulation, objects, mayBeLate, onWriter }: WorkerOptions): ObjectStore {
   return {
     ...objects,
     create: (key) =>
       simulation.pass('create', async () => {
         const writer = await objects.create(key)
         onWriter(writer)
+        const chunks: Uint8Array[] = []
+        let isUnsettled = false
+        /** As S3 does: the call has failed for its caller, and is carried out at some time after it. */
+        const finishLate = async (): Promise<void> => {
+          const again = await objects.create(key)
+          for (const chunk of chunks) await again.write(chunk)
+          await again.finish()
+        }
         return {
           // The chunk may be reused by the caller once this is answered, even by a failure.
-          write: (chunk) => simulation.pass('write', () => writer.write(chunk)),
-          finish: () => simulation.pass('finish', () => writer.finish()),
+          write: (chunk) => {
+            chunks.push(chunk.slice())
+            return simulation.pass('write', () => writer.write(chunk))
+          },
+          finish: () =>
+            simulation.pass('finish', () => writer.finish(), {
+              onNotDone: () => {
+                if (!mayBeLate) return
+                isUnsettled = true
+                simulation.late.push(finishLate)
+              },
+            }),
           abort: () => simulation.pass('abort', () => writer.abort()),
+          isUnsettled: () => isUnsettled,
         }
       }),
     delete: (key) => simulation.pass('delete', () => objects.delete(key)),

@@ -99,7 +99,7 @@ export const bearerOf = (request: Request): { owner: string } | null => {
 export function createFixture(options: Partial<UploadHandlerOptions> = {}) {
   let now = Date.UTC(2026, 0, 1)
   const keys = createMemoryKeys({ clock: () => now })
-  const objects = createMemoryObjects()
+  const objects = options.objects ?? createMemoryObjects()
   const errors: unknown[] = []
   const events: UploadEvent[] = []
   const { limits, ...others } = options

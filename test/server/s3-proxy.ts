@@ -12,20 +12,23 @@ export interface S3Call {
 
 /**
  * What becomes of a call. `pass`: it goes through; `lose`: it goes through, and its answer gets lost; `drop`: the connection dies before S3 hears
- * of it; `hang`: no answer, ever; else this answer, and S3 hears nothing.
+ * of it; `hang`: no answer, ever; `late`: no answer either, and S3 hears of it when `deliver` is called; else this answer, and S3 hears nothing.
  */
-export type Fate = 'pass' | 'lose' | 'drop' | 'hang' | { status: number; body?: string; headers?: Record<string, string> }
+export type Fate = 'pass' | 'lose' | 'drop' | 'hang' | 'late' | { status: number; body?: string; headers?: Record<string, string> }
 
 export interface S3Proxy {
   endpoint: string
   /** Every call so far, as `METHOD url`. */
   calls: string[]
+  /** Lets S3 carry out what was held back. Resolves to the answers' status codes, which nobody else gets. */
+  deliver(): Promise<number[]>
   close(): Promise<void>
 }
 
 /** A proxy that makes calls fail as ordered. It keeps the Host header, so signatures stay valid. */
 export async function startS3Proxy(target: string, decide: (call: S3Call) => Fate): Promise<S3Proxy> {
   const calls: string[] = []
+  const late: (() => Promise<number>)[] = []
   const forward = async (incoming: IncomingMessage, { method, url, body }: S3Call): Promise<{ answer: IncomingMessage; bytes: Buffer }> => {
     const { hostname, port } = new URL(target)
     const outgoing = request({ hostname, port, method, path: url, headers: incoming.headers, setHost: false })
@@ -38,6 +41,7 @@ export async function startS3Proxy(target: string, decide: (call: S3Call) => Fat
     calls.push(`${call.method} ${call.url}`)
     const fate = decide(call)
     if (fate === 'hang') return
+    if (fate === 'late') return void late.push(async () => (await forward(incoming, call)).answer.statusCode!)
     if (fate === 'drop') return incoming.socket.destroy()
     if (typeof fate === 'object') return outgoing.writeHead(fate.status, fate.headers).end(fate.body)
     const { answer, bytes } = await forward(incoming, call)
@@ -49,6 +53,7 @@ export async function startS3Proxy(target: string, decide: (call: S3Call) => Fat
   return {
     endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     calls,
+    deliver: () => Promise.all(late.splice(0).map((carryOut) => carryOut())),
     async close() {
       server.closeAllConnections()
       server.close()

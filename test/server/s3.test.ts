@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { ownerPrefix, type UploadHandlerOptions } from '../../demo/server/handler.js'
 import { createMemoryKeys } from '../../demo/server/keys.js'
 import { type ObjectStore, ObjectStoreError } from '../../demo/server/objects.js'
 import { createS3Objects, type S3Options } from '../../demo/server/objects-s3.js'
@@ -261,6 +262,53 @@ describeWith(programs.rados, 'objects in a real S3', () => {
     const check = (changes: Partial<S3Options>) => errorOf(createS3Objects({ ...s3, ...changes }).check())
     expect(await check({ bucket: 'nothing-here' })).toMatchObject({ status: 404, code: 'NoSuchBucket' })
     expect(await check({ secretAccessKey: 'wrong' })).toMatchObject({ status: 403, code: 'SignatureDoesNotMatch' })
+  })
+
+  /** An upload that ends without a file, while S3 has something of it still to do. */
+  async function late(decide: (call: S3Call) => Fate, body: Uint8Array, options: Partial<UploadHandlerOptions> = {}) {
+    const { objects: behind, proxy } = await behindProxy(s3, decide, { attemptMs: 300, retryMs: 3000 })
+    const { upload, keys, sweep } = createFixture({ objects: behind, limits: { maxBytes: 64 * MiB }, ...options })
+    const left = async () => ({
+      objects: await objects.list(ownerPrefix('alice')),
+      uploads: await s3.uploads(),
+      pending: keys.count().pending,
+    })
+    const before = await left()
+    expect(before).toEqual({ objects: [], uploads: [], pending: 0 })
+    const answer = await upload({ body })
+    expect(await left()).toEqual({ objects: [], uploads: [], pending: 1 })
+    return { answer, deliver: proxy.deliver, left, sweep }
+  }
+  const nothing = { objects: [], uploads: [], pending: 0 }
+
+  it('written by S3 after their time was up and after they were deleted go with the sweeps', async () => {
+    const { answer, deliver, left, sweep } = await late(({ method }) => (method === 'PUT' ? 'late' : 'pass'), everyByte)
+    expect(await problemOf(answer)).toEqual({ status: 503, error: 'storage_unavailable' })
+    expect([...new Set(await deliver())]).toEqual([200])
+    expect(await left()).toMatchObject({ objects: [expect.any(String)], pending: 1 })
+    await sweep()
+    expect(await left()).toEqual(nothing)
+  })
+
+  it('refused by the app, and written again by an attempt that was given up, go with the sweeps', async () => {
+    let puts = 0
+    const decide = ({ method }: S3Call): Fate => (method === 'PUT' && puts++ === 0 ? 'late' : 'pass')
+    const onStored = () => new Response('no', { status: 422 })
+    const { answer, deliver, left, sweep } = await late(decide, everyByte, { onStored })
+    expect([answer.status, await deliver()]).toEqual([422, [200]])
+    expect(await left()).toMatchObject({ objects: [expect.any(String)], pending: 1 })
+    await sweep()
+    expect(await left()).toEqual(nothing)
+  })
+
+  it('begun in parts after they were given up go with the sweeps', async () => {
+    const decide = ({ method, url }: S3Call): Fate => (method === 'POST' && url.endsWith('?uploads=') ? 'late' : 'pass')
+    const { answer, deliver, left, sweep } = await late(decide, patternOf(PART + 1))
+    expect(answer.status).toBe(503)
+    await deliver()
+    expect((await left()).uploads.length).toBeGreaterThan(0)
+    await sweep()
+    expect(await left()).toEqual(nothing)
   })
 
   it.skipIf(!programs.postgres.path)(
