@@ -63,8 +63,8 @@ export interface UploadHandlerOptions {
   /** A new UUID: for fences, storage keys and upload ids. Time, apart from time-outs, is the key store's. */
   random?: () => string
   /**
-   * Called when the bytes are complete, verified and on disk, and before anything is visible. A `Response` (400 to 599) refuses the file;
-   * throwing is a fault, after which the client tries again. May be called more than once for one file, if the process dies or the claim is lost after it.
+   * Called when the bytes are complete, verified and on disk, and before anything is visible. A `Response` (400 to 599) refuses the file; a thrown
+   * `Refusal` does so for now (`quota_exceeded`, say), and its key is free again; throwing anything else is a fault. After both the client tries again. May be called more than once for one file, if the process dies or the claim is lost after it.
    */
   onStored?: (media: Media, context: { signal: AbortSignal }) => Response | undefined | Promise<Response | undefined>
   /**

@@ -7,8 +7,10 @@ import type { FastifyInstance } from 'fastify'
 import ts from 'typescript'
 import { afterAll, describe, expect, it } from 'vitest'
 import { applySchema, pgliteDatabase } from '../../demo/server/database.js'
-import type { Database } from '../../demo/server/keys-sql.js'
-import { newKey, replayMarkers, sha256 } from './fixture.js'
+import { createUploadHandler, type UploadHandlerOptions } from '../../demo/server/handler.js'
+import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
+import { createMemoryObjects } from '../../demo/server/objects.js'
+import { bearerOf, newKey, problemOf, replayMarkers, sha256, uploadRequest } from './fixture.js'
 import { startPglite } from './stores.js'
 
 /** The examples become modules beside each other, and find the server where it is. */
@@ -46,7 +48,7 @@ async function expectOnce(send: () => Promise<Response>): Promise<unknown> {
 
 describe('the examples of demo/server/README.md', () => {
   it('are all run here', () => {
-    expect([...examples.keys()]).toEqual(['uploads.ts', 'express.ts', 'fastify-uploads.ts', 'orders.ts', 'notes.ts'])
+    expect([...examples.keys()]).toEqual(['uploads.ts', 'express.ts', 'fastify-uploads.ts', 'quota.ts', 'orders.ts', 'notes.ts'])
     expect(readme.match(/^```ts/gm)).toHaveLength(examples.size)
   })
 
@@ -88,6 +90,29 @@ describe('the examples of demo/server/README.md', () => {
     await expectOnce(() => fetch(`${url}/uploads`, uploadOf(key)))
     expect((await fetch(`${url}/other`)).status).toBe(404)
     await app.close()
+  })
+
+  it('a quota', async () => {
+    type Quota = (database: Database, maxBytes: number) => UploadHandlerOptions['onStored']
+    const { quota } = await load<{ quota: Quota }>('quota.ts')
+    const database = pgliteDatabase(await startPglite())
+    await applySchema(database)
+    const onStored = quota(database, 12)!
+    const handler = createUploadHandler({ keys: createSqlKeys(database), objects: createMemoryObjects(), authenticate: bearerOf, onStored })
+    const send = (key = newKey()) => handler(uploadRequest({ key, body: 'hello' }))
+    const key = newKey()
+    expect([(await send()).status, (await send(key)).status]).toEqual([201, 201])
+    const third = newKey()
+    for (const _ of ['first', 'again']) {
+      const refused = await send(third)
+      expect([refused.headers.get('Retry-After'), ...replayMarkers(refused)]).toEqual(['3600', null, null])
+      expect(await problemOf(refused)).toEqual({ status: 429, error: 'quota_exceeded' })
+    }
+    expect(replayMarkers(await send(key))[0]).toBe('true')
+    expect(await database.query('SELECT storage_key FROM pending_objects')).toEqual([])
+    await database.query('DELETE FROM media WHERE idempotency_key <> $1', [key])
+    expect((await send(third)).status).toBe(201)
+    await database.close()
   })
 
   it('any fetch handler', async () => {
