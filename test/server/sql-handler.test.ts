@@ -4,13 +4,11 @@ import { createUploadHandler } from '../../demo/server/handler.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
 import { createMemoryObjects, type ObjectStore } from '../../demo/server/objects.js'
 import { bearerOf, heldBody, newKey, replayMarkers, sha256, until, uploadRequest } from './fixture.js'
-import { pgliteSubject, postgresSubject, type Subject } from './stores.js'
+import { pgliteSubject, postgresSubject, type SqlSubject } from './stores.js'
 
 const postgres = await postgresSubject()
-const subjects: [string, Subject][] = [
-  ['PGlite', await pgliteSubject()],
-  ...(postgres ? [['PostgreSQL', postgres] as [string, Subject]] : []),
-]
+const subjects: [string, SqlSubject][] = [['PGlite', await pgliteSubject()]]
+if (postgres) subjects.push(['PostgreSQL', postgres])
 
 const isReplay = (response: Response): boolean => response.status === 201 && replayMarkers(response)[0] === 'true'
 const isFirst = (response: Response): boolean => response.status === 201 && replayMarkers(response)[0] === null
@@ -23,7 +21,7 @@ describe.each(subjects)('the handler on %s', (_name, subject) => {
   })
   afterAll(() => subject.close())
 
-  const create = (database: Database = subject.database!, waitMs = 0) =>
+  const create = (database: Database = subject.database, waitMs = 0) =>
     createUploadHandler({ keys: createSqlKeys(database), objects, authenticate: bearerOf, limits: { waitMs, maxInFlightPerOwner: 100 } })
   const state = async (): Promise<string> => {
     const { keys, media, pending } = await subject.count()
@@ -51,7 +49,7 @@ describe.each(subjects)('the handler on %s', (_name, subject) => {
   })
 
   it('gives every waiting one the same answer', async () => {
-    const handler = create(subject.database!, 20_000)
+    const handler = create(subject.database, 20_000)
     const key = newKey()
     const answers = await Promise.all(Array.from({ length: 10 }, () => handler(uploadRequest({ key }))))
     expect(answers.filter(isFirst)).toHaveLength(1)
@@ -84,10 +82,10 @@ describe.each(subjects)('the handler on %s', (_name, subject) => {
     const counted: Database = {
       query: (text, params) => {
         noting(text)
-        return subject.database!.query(text, params)
+        return subject.database.query(text, params)
       },
       transaction: (run) =>
-        subject.database!.transaction((tx) =>
+        subject.database.transaction((tx) =>
           run({
             query: (text, params) => {
               noting(text)
@@ -123,7 +121,7 @@ describe.skipIf(!postgres)('two servers on one PostgreSQL', () => {
     const bodies = Array.from({ length: 20 }, heldBody)
     const slow = bodies.map((body) => handlers[0]!(uploadRequest({ body: body.stream, digest: sha256('x') })))
     await until(async () => (await own.count()).pending === 20)
-    const idle = await own.database!.query(`SELECT count(*)::int AS n FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'`)
+    const idle = await own.database.query(`SELECT count(*)::int AS n FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'`)
     expect(idle).toEqual([{ n: 0 }])
     const started = performance.now()
     expect(isFirst(await handlers[0]!(uploadRequest()))).toBe(true)
@@ -144,7 +142,7 @@ describe.skipIf(!postgres)('two servers on one PostgreSQL', () => {
     const broken = pool.transaction(async (tx) => {
       await tx.query(`INSERT INTO pending_objects (storage_key, owner, key, fence) VALUES ('object', 'alice', 'key', gen_random_uuid())`)
       const [backend] = await tx.query('SELECT pg_backend_pid() AS pid')
-      await own.database!.query('SELECT pg_terminate_backend($1, 5000)', [backend!.pid])
+      await own.database.query('SELECT pg_terminate_backend($1, 5000)', [backend!.pid])
       await until(() => errors.length > 0)
       await tx.query('SELECT 1')
     })
@@ -158,15 +156,15 @@ describe.skipIf(!postgres)('two servers on one PostgreSQL', () => {
     const own = (await postgresSubject())!
     const pool = openPostgres({ url: own.postgres.url, max: 2 })
     const handler = createUploadHandler({ keys: createSqlKeys(pool), objects: createMemoryObjects(), authenticate: bearerOf })
-    await own.database!.query('ALTER TABLE idempotency_keys RENAME TO gone')
+    await own.database.query('ALTER TABLE idempotency_keys RENAME TO gone')
     const refused = await handler(uploadRequest())
     expect([refused.status, refused.headers.get('Retry-After')]).toEqual([503, '1'])
-    await own.database!.query('ALTER TABLE gone RENAME TO idempotency_keys')
+    await own.database.query('ALTER TABLE gone RENAME TO idempotency_keys')
     const key = newKey()
     expect((await handler(uploadRequest({ key }))).status).toBe(201)
     // Kills the pool's connections under it.
-    await own
-      .database!.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL')
+    await own.database
+      .query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL')
       .catch(() => {})
     await vi.waitFor(async () => expect(isReplay(await handler(uploadRequest({ key })))).toBe(true))
     await pool.close()

@@ -13,11 +13,14 @@ export interface Subject {
   elapse(ms: number): Promise<void>
   count(): Promise<{ keys: number; media: number; pending: number }>
   empty(): Promise<void>
-  /** The SQL behind it. */
-  database: Database | null
-  /** Whether several connections can be at work at once. */
-  isParallel: boolean
   close(): Promise<void>
+}
+
+/** One that keeps its rows in a database. */
+export interface SqlSubject extends Subject {
+  database: Database
+  /** Where other servers reach the same rows; null for a database that is one process's alone. */
+  url: string | null
 }
 
 /** `keys` (with `statement` failing, when given) on another database, for faults between statements. */
@@ -45,14 +48,12 @@ export function memorySubject(): Subject {
     empty: async () => {
       store = createMemoryKeys({ clock: () => now })
     },
-    database: null,
-    isParallel: false,
     close: async () => {},
   }
 }
 
 /** Time passes by moving everything stored into the past. */
-export function sqlSubject(database: Database & { close(): Promise<void> }, isParallel: boolean): Subject {
+function sqlSubject(database: Database & { close(): Promise<void> }, url: string | null): SqlSubject {
   const count = async (table: string): Promise<number> => Number((await database.query(`SELECT count(*) AS n FROM ${table}`))[0]?.n)
   return {
     keys: createSqlKeys(database),
@@ -70,7 +71,7 @@ export function sqlSubject(database: Database & { close(): Promise<void> }, isPa
       for (const table of ['idempotency_keys', 'media', 'pending_objects']) await database.query(`DELETE FROM ${table}`)
     },
     database,
-    isParallel,
+    url,
     close: () => database.close(),
   }
 }
@@ -91,19 +92,19 @@ export async function startPglite(): Promise<PGlite> {
   return pglite
 }
 
-export async function pgliteSubject(): Promise<Subject> {
+export async function pgliteSubject(): Promise<SqlSubject> {
   const database = pgliteDatabase(await startPglite())
   await applySchema(database)
-  return sqlSubject(database, false)
+  return sqlSubject(database, null)
 }
 
 /** Null where PostgreSQL is not installed. */
-export async function postgresSubject(): Promise<(Subject & { postgres: Postgres }) | null> {
+export async function postgresSubject(): Promise<(SqlSubject & { postgres: Postgres }) | null> {
   const postgres = await startPostgres()
   if (!postgres) return null
   const database = openPostgres({ url: postgres.url, max: 20 })
   await applySchema(database)
-  const subject = sqlSubject(database, true)
+  const subject = sqlSubject(database, postgres.url)
   return {
     ...subject,
     postgres,
