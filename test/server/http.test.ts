@@ -1,11 +1,16 @@
 import { randomUUID } from 'node:crypto'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { once } from 'node:events'
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it, vi } from 'vitest'
 import { createMemoryKeys } from '../../demo/server/keys.js'
+import { sendResponse, toRequest } from '../../demo/server/node-http.js'
 import { type RunningServer, type ServerConfig, startServer } from '../../demo/server/server.js'
-import { MiB, newKey, problemOf, replayMarkers, sha256, until } from './fixture.js'
+import { createFixture, MiB, newKey, problemOf, replayMarkers, sha256, until } from './fixture.js'
 import { headOf, openWire, post } from './wire.js'
 
 const folder = await mkdtemp(join(tmpdir(), 'uponce-http-'))
@@ -209,6 +214,59 @@ describe('refusals of clients that are still sending', () => {
     await wire.closed
     expect(wire.received()).toMatch(/^HTTP\/1.1 408 /)
     expect(await state()).toBe('0/0/0/0')
+  })
+})
+
+describe("Node's own limit on a whole request", () => {
+  /** The handler behind Node's server, with its 300 s scaled down; 0 is none. */
+  async function openNode(requestTimeout: number) {
+    const { handler, state } = createFixture()
+    const node = createServer({ requestTimeout, connectionsCheckingInterval: 50 }, async (req, res) => {
+      await sendResponse(await handler(toRequest(req, res)), req, res)
+    }).listen(0, '127.0.0.1')
+    await once(node, 'listening')
+    const url = `http://127.0.0.1:${(node.address() as AddressInfo).port}`
+    return { url, state, close: () => node.close() }
+  }
+
+  /** One byte every 50 ms, for 1.5 s. */
+  async function trickle(url: string, key: string): Promise<string> {
+    const body = 'x'.repeat(30)
+    const wire = await openWire(url)
+    wire.send(headOf(key, body))
+    for (const byte of body) {
+      await new Promise((resolve) => setTimeout(resolve, 50))
+      wire.send(byte)
+    }
+    const answer = await wire.until('\r\n\r\n').catch(() => wire.received())
+    wire.socket.destroy()
+    return answer.split('\r\n')[0]!
+  }
+
+  it('is off in our server', async () => {
+    const limits: number[] = []
+    const note = (message: unknown): void => void limits.push((message as { server: Server }).server.requestTimeout)
+    subscribe('http.server.request.start', note)
+    const { url } = await open()
+    await post(url)
+    unsubscribe('http.server.request.start', note)
+    expect(limits).toEqual([0])
+  })
+
+  it('cuts an upload that moves but takes longer: it leaves nothing, and its key is free', async () => {
+    const { url, state, close } = await openNode(500)
+    const key = newKey()
+    expect(await trickle(url, key)).not.toContain('201')
+    await until(async () => (await state()) === '0/0/0/0')
+    expect((await post(url, { key, body: 'x'.repeat(30) })).status).toBe(201)
+    close()
+  })
+
+  it('switched off lets it end', async () => {
+    const { url, state, close } = await openNode(0)
+    expect(await trickle(url, newKey())).toBe('HTTP/1.1 201 Created')
+    expect(await state()).toBe('1/1/1/0')
+    close()
   })
 })
 

@@ -1,9 +1,11 @@
 import { randomUUID } from 'node:crypto'
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it, vi } from 'vitest'
+import { openPostgres } from '../../demo/server/database.js'
 import { startPostgres } from '../helpers/postgres.js'
 import { newKey, replayMarkers, until } from './fixture.js'
 import { type Exited, runMain, startMain } from './process.js'
@@ -162,6 +164,49 @@ describe('the program', () => {
       ])
     },
     60_000,
+  )
+
+  it.skipIf(!postgres)(
+    'killed between a file on disk and its commit: a repeat stores it once, and the first object goes with the sweeps',
+    async () => {
+      const database = openPostgres({ url: postgres!.url, max: 1 })
+      const env = { DATABASE_URL: postgres!.url, DATA_DIR: join(folder, 'parked'), LEASE_MS: '1000' }
+      const filesOf = (key: string) => database.query('SELECT storage_key FROM media WHERE idempotency_key = $1', [key])
+      const objects = (): Promise<string[]> => readdir(join(folder, 'parked', 'objects'))
+      const key = newKey()
+      const body = 'parked between finish and commit'
+      const first = await startMain(env, fileURLToPath(new URL('./parked.ts', import.meta.url)))
+      const lost = post(first.url, { key, body }).catch(() => 'lost')
+      await until(() => first.output.stdout.endsWith('parked\n'))
+      const [orphan, ...others] = await objects()
+      expect([await readFile(join(folder, 'parked', 'objects', orphan!), 'utf8'), others, await filesOf(key)]).toEqual([body, [], []])
+      await first.stop('SIGKILL')
+      expect(await lost).toBe('lost')
+
+      const second = await startMain(env)
+      const answer = await until(async () => {
+        const attempt = await post(second.url, { key, body })
+        expect([201, 409]).toContain(attempt.status)
+        return attempt.status === 201 && attempt
+      })
+      const { storageKey } = (await answer.json()) as { storageKey: string }
+      expect([await filesOf(key), (await objects()).sort()]).toEqual([[{ storage_key: storageKey }], [orphan, storageKey].sort()])
+      expect(await readFile(join(folder, 'parked', 'objects', storageKey), 'utf8')).toBe(body)
+      await second.stop('SIGTERM')
+
+      // Each start sweeps: first it is marked dead and deleted, then it is deleted once more and forgotten.
+      for (let sweep = 0; sweep < 2; sweep++) {
+        await database.query(`UPDATE pending_objects SET created_at = created_at - interval '1 day', dead_at = dead_at - interval '1 day'`)
+        await (await startMain(env)).stop('SIGTERM')
+        expect(await objects()).toEqual([storageKey])
+      }
+      expect([await filesOf(key), await database.query('SELECT storage_key FROM pending_objects')]).toEqual([
+        [{ storage_key: storageKey }],
+        [],
+      ])
+      await database.close()
+    },
+    90_000,
   )
 
   it('leaves the folder free when its port is taken', async () => {

@@ -12,6 +12,8 @@ export interface Exited {
 export interface ServerProcess {
   url: string
   pid: number
+  /** What it has said so far. */
+  output: Omit<Exited, 'code'>
   /** Sends the signal and waits for the end. */
   stop(signal: NodeJS.Signals): Promise<Exited>
   exited: Promise<Exited>
@@ -19,10 +21,11 @@ export interface ServerProcess {
 
 function run(
   env: Record<string, string>,
+  program: string,
   flags: readonly string[] = [],
 ): { child: ChildProcess; exited: Promise<Exited>; output: { stdout: string; stderr: string } } {
   const { PATH = '', HOME = '' } = process.env
-  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts', ...flags], {
+  const child = spawn(process.execPath, ['--import', 'tsx', program, ...flags], {
     cwd: root,
     env: { PATH, HOME, PORT: '0', ...env },
   })
@@ -36,12 +39,14 @@ function run(
   return { child, exited, output }
 }
 
-/** Runs the server's program to its end. */
-export const runMain = (env: Record<string, string>, ...flags: string[]): Promise<Exited> => run(env, flags).exited
+const MAIN = 'demo/server/main.ts'
 
-/** Starts the server's program and waits until it listens. */
-export async function startMain(env: Record<string, string>): Promise<ServerProcess> {
-  const { child, exited, output } = run(env)
+/** Runs the server's program to its end. */
+export const runMain = (env: Record<string, string>, ...flags: string[]): Promise<Exited> => run(env, MAIN, flags).exited
+
+/** Starts the server's program, or another one that says the same line, and waits until it listens. */
+export async function startMain(env: Record<string, string>, program = MAIN): Promise<ServerProcess> {
+  const { child, exited, output } = run(env, program)
   const url = await new Promise<string>((resolve, reject) => {
     child.stdout!.on('data', () => {
       const line = /^uponce demo on (http:\S+)\n/.exec(output.stdout)
@@ -52,6 +57,7 @@ export async function startMain(env: Record<string, string>): Promise<ServerProc
   return {
     url,
     pid: child.pid!,
+    output,
     exited,
     stop(signal) {
       child.kill(signal)
