@@ -23,11 +23,15 @@ type Happening =
 export interface LedgerOptions {
   /** Where records are kept. */
   store(): Store
+  /** This tab, as the store knows the runner. */
+  tabId: string
   now(): number
   /** Tells the other tabs. */
   announce(message: Message): void
   /** Called after something happened here or elsewhere. */
   onMessage(message: Message): void
+  /** Another tab is the runner now: what a run of this one wanted to change was void. */
+  onFenced(): void
 }
 
 /** What is known of the uploads, and the one way in which that changes: stored first, then told to this tab and the others in the same words. */
@@ -36,15 +40,15 @@ export interface Ledger<Result> {
   readonly on: Emitter<Result>['on']
   /**
    * Does an action to a record; resolves with the record before and after, the same where the action meant nothing; `undefined` where it is
-   * gone. `signal`: that of the run whose action it is.
+   * gone. `signal`: that of the run whose action it is. An action that is given again, since it failed, happens once.
    */
   act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>
   /** Says what happened, here and in the other tabs. */
   tell(message: Message): void
   /** Takes in what another tab, or the store, says. */
   hear(message: Message): void
-  /** Reads the store anew. */
-  read(): Promise<void>
+  /** Reads the store anew; resolves with how many uploads were lost: gone, and nobody has said so. */
+  read(): Promise<number>
   /** Whose uploads are seen. */
   setOwner(owner: string | null): void
   /** The end of an upload: the next one, should it fail and be tried again. */
@@ -112,26 +116,44 @@ function createDeferred<Result>(): Deferred<Result> {
   return deferred
 }
 
-export function createLedger<Result>({ store, now, announce, onMessage }: LedgerOptions): Ledger<Result> {
+export function createLedger<Result>({ store, tabId, now, announce, onMessage, onFenced }: LedgerOptions): Ledger<Result> {
   const { emit, on } = createEmitter<Result>()
   const snapshot = createSnapshot<Result>()
   const deferreds = new Map<string, Deferred<Result>>()
   let owner: string | null = null
   let reachable = true
   let busy = false
+  let unreadable = 0
+  /** What actions came to that may have been stored, though nobody could say so. */
+  const uncertain = new WeakMap<Action, Change>()
 
   async function act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined> {
-    // A run that was stopped may still say that its file was stored, and nothing else: another may have begun since.
-    const isLate = (): boolean => signal?.aborted === true && action.type !== 'succeeded'
-    const changed = await store()
-      .change(id, (record) => (isLate() ? record : transition(record, action)))
+    let repeated: Change | undefined
+    let fenced = false
+    const change =
+      (effective: Action) =>
+      (record: PendingUpload, runner: string | undefined): PendingUpload => {
+        const earlier = uncertain.get(action)
+        const isStored = earlier?.after.revision === record.revision && JSON.stringify(earlier.after) === JSON.stringify(record)
+        repeated = isStored ? earlier : undefined
+        if (repeated) return record
+        // A run that was stopped, or that of a tab taken for dead, may still say that its file was stored, and nothing else: another may have begun.
+        fenced = signal !== undefined && runner !== undefined && runner !== tabId
+        if ((fenced || signal?.aborted) && action.type !== 'succeeded') return record
+        const after = transition(record, effective)
+        if (after !== record) uncertain.set(action, { before: record, after })
+        return after
+      }
+    const stored = await store()
+      .change(id, change(action))
       .catch((error: UploadError) => {
         const uncloneable = action.type === 'succeeded' && (error.cause as Error | undefined)?.name === 'DataCloneError'
         if (!uncloneable) throw error
         // An app's own result that cannot be stored is stored as far as JSON goes.
-        const result = jsonOf(action.result)
-        return store().change(id, (record) => transition(record, { ...action, result }))
+        return store().change(id, change({ ...action, result: jsonOf(action.result) }))
       })
+    const changed = stored && (repeated ?? stored)
+    if (fenced) onFenced()
     if (!changed) {
       // Another tab removed it, and its message did not arrive.
       if (snapshot.find(id)) hear({ type: 'removed', ids: [id] })
@@ -241,15 +263,18 @@ export function createLedger<Result>({ store, now, announce, onMessage }: Ledger
     hear,
     async read() {
       const asked = Array.from(snapshot.all(), ({ id }) => id)
-      const { records, damaged } = await store().list()
+      const { records, unreadable: rows } = await store().list()
       const held = new Set(records.map(({ id }) => id))
       // Another tab removed them, and its message did not arrive; old receipts go without a word.
       const lost = asked.filter((id) => !held.has(id) && snapshot.find(id)?.status !== 'succeeded')
       if (lost.length > 0) hear({ type: 'removed', ids: lost })
       snapshot.merge(records, asked, store().durable)
       for (const upload of snapshot.all()) settle(upload)
-      if (damaged > 0) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })
+      const damaged = rows.filter(({ damage }) => damage === 'damaged').length
+      if (damaged > unreadable) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })
+      unreadable = damaged
       checkIdle()
+      return lost.length
     },
     setOwner(next) {
       owner = next

@@ -2,14 +2,16 @@ import { abortError, UploadError } from './errors.js'
 import type { UploadQueueEventName, UploadQueueEvents } from './events.js'
 import { blame, type EnqueueOptions, type Intake, takeIn, throwIfAborted } from './intake.js'
 import { createLedger, type Message } from './ledger.js'
+import { followLifecycle } from './lifecycle.js'
 import { createNetwork } from './network.js'
 import { checkClearOptions, checkEnqueueOptions, resolveOptions, type UploadQueueOptions } from './options.js'
 import type { UploadReceipt } from './proof.js'
+import { askToPersist, checkRoom, isPersisted, type StorageQuota } from './quota.js'
 import { type Action, newRecord, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
 import { createRunner } from './runner.js'
 import type { Upload } from './snapshot.js'
 import { type Entry, indexedDbStore, memoryStore, type Store } from './store.js'
-import { type Channel, createTabs, type Locks, leaseBeat } from './tabs.js'
+import { type Channel, createTabs, type Locks, leaseBeat, type Tabs } from './tabs.js'
 import { newKey } from './wire.js'
 
 export interface UploadHandle<Result> {
@@ -57,6 +59,11 @@ export interface UploadQueue<Result = UploadReceipt> {
    * Rejects with `TypeError` for anything else.
    */
   clear(which?: { status?: UploadStatus; owner?: string }): Promise<void>
+  /**
+   * Whether the browser has promised not to evict what is stored, https://storage.spec.whatwg.org/#persistence; `undefined` until it has
+   * answered. It is asked at the first `enqueue`, once a day at most, since Firefox asks its user.
+   */
+  readonly persisted: boolean | undefined
   /** Resolves when storage is usable; rejects, within 10 s, with the `UploadError` that says why it is not. */
   ready(): Promise<void>
   /** Stops this instance and lets go of locks and handles; records stay. */
@@ -70,7 +77,8 @@ export interface QueuePorts {
   uuid: () => string
   locks: Locks | undefined
   openChannel: ((name: string) => Channel) | undefined
-  openStore: (databaseName: string) => Store
+  openStore: (databaseName: string, onClosed: () => void) => Store
+  storage: StorageQuota | undefined
 }
 
 /** Receipts of succeeded uploads are kept so long, ms, and so many. */
@@ -81,6 +89,8 @@ const receiptCount = 1_000
  * the lease to one that is seen.
  */
 const leaseLength = 15_000
+/** The browser is asked no more often, ms, whether it keeps what is stored. */
+const persistInterval = 86_400_000
 /** One transaction of `enqueueAll` takes so many files. */
 const batchSize = 64
 
@@ -114,6 +124,7 @@ const defaultPorts = (): QueuePorts => ({
   locks: globalThis.navigator?.locks as Locks | undefined,
   openChannel: typeof BroadcastChannel === 'undefined' ? undefined : (name) => new BroadcastChannel(name) as Channel,
   openStore: indexedDbStore,
+  storage: globalThis.navigator?.storage,
 })
 
 /**
@@ -125,14 +136,14 @@ export function createUploadQueue<Result = UploadReceipt>(
   ports?: Partial<QueuePorts>,
 ): UploadQueue<Result> {
   const settings = resolveOptions(options)
-  const { now, random, uuid: newId, locks, openChannel, openStore } = { ...defaultPorts(), ...ports }
+  const { now, random, uuid: newId, locks, openChannel, openStore, storage } = { ...defaultPorts(), ...ports }
   const queueName = `uponce:${settings.name}`
   const tabId = newId()
   const handles = new Map<string, UploadHandle<Result>>()
   const closing = new AbortController()
   /** Those who wait for the queue to come to rest. */
   const resting = new Set<() => void>()
-  let store: Store = settings.persist === 'memory' ? memoryStore() : openStore(queueName)
+  let store: Store = settings.persist === 'memory' ? memoryStore() : openStore(queueName, () => void missLost())
   let opening: Promise<void> | undefined
   let owner: string | null = null
   let paused = false
@@ -142,9 +153,14 @@ export function createUploadQueue<Result = UploadReceipt>(
   let outage = false
   let lastOrder = 0
   let polling: ReturnType<typeof setInterval> | undefined
+  let persisted: boolean | undefined
+  let keeping = false
+  let started = false
+  let away = false
 
   const ledger = createLedger<Result>({
     store: () => store,
+    tabId,
     now,
     announce: (message) => {
       if (store.durable) tabs.announce(message)
@@ -161,6 +177,11 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (message.type === 'network') reachable = message.reachable
       if (message.type === 'hint') void network.hint()
       look()
+    },
+    onFenced() {
+      isRunner = false
+      void runner.halt()
+      tabs.doubt()
     },
   })
   const { snapshot } = ledger
@@ -198,29 +219,67 @@ export function createUploadQueue<Result = UploadReceipt>(
     },
   })
 
-  const tabs = createTabs<Message>({
-    name: queueName,
-    locks,
-    openChannel,
-    async lease() {
-      const held = await store.setting('runner', (held) => {
-        const free = !held || held.id === tabId || held.until <= now() || held.until > now() + leaseLength
-        return free ? { id: tabId, until: now() + leaseLength } : undefined
-      })
-      return held?.id === tabId
-    },
-    onMessage(message) {
-      if (store.durable && !closing.signal.aborted) ledger.hear(message)
-    },
-    onRunner(mine) {
-      isRunner = mine
-      if (!mine) void runner.halt()
-      else
-        patiently(takeOver).catch(() => {
-          // Closed meanwhile.
+  let tabs = openTabs()
+  const unfollow = followLifecycle({ onLeave: leave, onReturn: comeBack })
+
+  function openTabs(): Tabs<Message> {
+    return createTabs<Message>({
+      name: queueName,
+      locks,
+      openChannel,
+      async lease() {
+        const held = await store.setting('runner', (held) => {
+          const free = !held || held.id === tabId || held.until <= now() || held.until > now() + leaseLength
+          return free ? turn() : undefined
         })
-    },
-  })
+        return held?.id === tabId
+      },
+      onMessage(message) {
+        if (store.durable && !closing.signal.aborted) ledger.hear(message)
+      },
+      onRunner(mine) {
+        isRunner = mine
+        if (!mine) void runner.halt()
+        else
+          patiently(takeOver).catch(() => {
+            // Closed meanwhile.
+          })
+      },
+    })
+  }
+
+  const turn = (): { id: string; until: number } => ({ id: tabId, until: now() + leaseLength })
+
+  /** The page stops, perhaps for ever: locks, channels and connections would keep it out of the back/forward cache, or the others waiting. */
+  function leave(): void {
+    if (away || closing.signal.aborted) return
+    away = true
+    const mine = isRunner
+    isRunner = false
+    void runner.halt()
+    tabs.close()
+    if (mine) letGo().catch(() => {})
+    store.close()
+  }
+
+  /** Without Web Locks the others would wait for the end of the lease. */
+  async function letGo(): Promise<void> {
+    if (!locks && store.durable) await store.setting('runner', (held) => (held?.id === tabId ? { id: tabId, until: 0 } : undefined))
+  }
+
+  function comeBack(): void {
+    if (!away || closing.signal.aborted) return
+    away = false
+    tabs = openTabs()
+    if (started) tabs.run(store.durable)
+    if (opening) ledger.read().then(look, () => {})
+  }
+
+  /** The browser has closed the database: perhaps its user has cleared the storage. */
+  async function missLost(): Promise<void> {
+    const lost = await ledger.read().catch(() => 0)
+    if (lost > 0) ledger.tell({ type: 'warning', message: `The browser has removed ${lost} uploads with its storage.` })
+  }
 
   /** Something changed: there may be something to start, or nothing left to wait for. */
   function look(): void {
@@ -283,12 +342,13 @@ export function createUploadQueue<Result = UploadReceipt>(
     return found
   }
 
-  /** This tab sends from now on: nobody else does, so what is still marked as under way is not. */
+  /** This tab sends from now on, and nobody else. */
   async function takeOver(): Promise<void> {
+    // What a tab that was taken for dead still wants to change is void from here on. A lease has done so already.
+    if (locks && store.durable) await store.setting('runner', turn)
     await ledger.read()
-    const all = [...snapshot.all()]
-    for (const { id, status } of all) if (status === 'uploading') await ledger.act(id, { type: 'interrupted' })
-    const receipts = all.filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
+    await store.sweep()
+    const receipts = [...snapshot.all()].filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
     const old = receipts.filter(({ endedAt }, place) => place >= receiptCount || (endedAt ?? 0) + receiptAge <= now())
     if (old.length > 0) await purge(old.map(({ id }) => id))
     if (isRunner) runner.start()
@@ -308,7 +368,8 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (status === 'failed' && error?.retryable && expiresAt > now()) await ledger.act(id, { type: 'revived', attempts })
     }
     if (closing.signal.aborted) return
-    tabs.run(store.durable)
+    started = true
+    if (!away) tabs.run(store.durable)
     // Tabs that cannot hear each other look for themselves.
     if (!tabs.heard && store.durable) polling ??= setInterval(() => void ledger.read().then(look, () => {}), leaseBeat)
     runner.look()
@@ -327,20 +388,23 @@ export function createUploadQueue<Result = UploadReceipt>(
     await ready()
     const account = await findOwner()
     if (account === null) throw new UploadError('unauthorized', 'Nobody is signed in to own this upload.')
+    void keep()
     const { signal } = enqueueOptions
-    const taken = await Promise.all(
-      files.map((file, place) =>
-        takeIn(file, enqueueOptions, settings.maxFileSize).then(
-          (intake) => entryOf(intake, account, orders[place] as number, enqueueOptions),
-          (error: unknown) => ({ error }),
-        ),
-      ),
-    )
+    const take = async (file: Blob, order: number): Promise<Entry | { error: unknown }> => {
+      try {
+        const intake = await takeIn(file, enqueueOptions, settings.maxFileSize)
+        if (store.durable) await checkRoom(storage, intake.size)
+        return entryOf(intake, account, order, enqueueOptions)
+      } catch (error) {
+        return { error }
+      }
+    }
+    const taken = await Promise.all(files.map((file, place) => take(file, orders[place] as number)))
     throwIfAborted(signal)
     if (closing.signal.aborted) throw abortError('The queue was closed.')
     const entries = taken.filter((entry) => 'record' in entry)
     const kept = await add(entries)
-    const added = entries.filter(({ record }) => kept.includes(record)).map(({ record }) => record)
+    const added = entries.map(({ record }) => record).filter((record, place) => isSame(record, kept[place]))
     if (signal?.aborted) await store.remove(added.map(({ id }) => id))
     throwIfAborted(signal)
     const saved = taken.map((entry) => {
@@ -367,9 +431,27 @@ export function createUploadQueue<Result = UploadReceipt>(
     return { record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }), bytes }
   }
 
+  /** Whether it was this file that was stored, and not an earlier one of its id. */
+  const isSame = (record: PendingUpload, kept: PendingUpload | { error: unknown } | undefined): boolean =>
+    kept !== undefined && 'idempotencyKey' in kept && kept.idempotencyKey === record.idempotencyKey
+
+  /** Asks the browser to keep what is stored, if that was not done of late. */
+  async function keep(): Promise<void> {
+    if (keeping || !store.durable) return
+    keeping = true
+    let due = false
+    await store
+      .setting('persistAsked', (at = 0) => {
+        due = at + persistInterval <= now() || at > now()
+        return due ? now() : undefined
+      })
+      .catch(() => undefined)
+    persisted = await (due ? askToPersist(storage) : isPersisted(storage))
+  }
+
   function welcome(record: PendingUpload, entry: Entry, signal: AbortSignal | undefined): Saved {
     if (record.owner !== entry.record.owner) return { error: new TypeError('enqueue: id: it belongs to an upload of another owner.') }
-    if (record === entry.record) ledger.tell({ type: 'changed', record, event: { name: 'added' } })
+    if (isSame(entry.record, record)) ledger.tell({ type: 'changed', record, event: { name: 'added' } })
     else ledger.hear({ type: 'changed', record })
     const onAbort = (): void => {
       // The signal is for this upload, not for a later one of the same id; and a closed queue has none.
@@ -393,8 +475,14 @@ export function createUploadQueue<Result = UploadReceipt>(
 
   async function cancel(id: string): Promise<void> {
     await ready()
-    const ids = await store.remove([id], ({ status }) => status !== 'succeeded')
-    if (ids.length > 0) ledger.tell({ type: 'removed', ids })
+    await remove([id], ({ status }) => status !== 'succeeded')
+  }
+
+  async function remove(ids: readonly string[], which?: (record: PendingUpload) => boolean): Promise<void> {
+    const removed = await store.remove(ids, which)
+    if (removed.length > 0) ledger.tell({ type: 'removed', ids: removed })
+    // Gone already: another tab did it, or the connection was lost as it was done.
+    if (removed.length < ids.length && ids.some(snapshot.find)) await ledger.read()
   }
 
   function handle(id: string): UploadHandle<Result> | undefined {
@@ -527,17 +615,20 @@ export function createUploadQueue<Result = UploadReceipt>(
       await ready()
       const account = whose ?? (await findOwner())
       const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)
-      const { records } = await store.list()
-      const ids = await store.remove(
-        records.filter(matches).map(({ id }) => id),
-        matches,
-      )
-      if (ids.length > 0) ledger.tell({ type: 'removed', ids })
+      const { records, unreadable } = await store.list()
+      const ids = (rows: readonly { id: string }[]): string[] => rows.map(({ id }) => id)
+      await remove(ids(records.filter(matches)), matches)
+      // What cannot be read is the account's too, and whoever signs out wants nothing left.
+      if (status === undefined) await store.remove(ids(unreadable.filter((row) => row.owner === account)))
+    },
+    get persisted() {
+      return persisted
     },
     ready,
     async close() {
       if (closing.signal.aborted) return
       closing.abort()
+      unfollow()
       clearInterval(polling)
       for (const check of [...resting]) check()
       network.close()
@@ -546,8 +637,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       const interrupt = (record: PendingUpload): PendingUpload => transition(record, { type: 'interrupted' })
       if (isRunner) await Promise.all(under.map(({ id }) => store.change(id, interrupt).catch(() => undefined)))
       tabs.close()
-      if (!locks && isRunner)
-        await store.setting('runner', (held) => (held?.id === tabId ? { id: tabId, until: 0 } : undefined)).catch(() => undefined)
+      if (isRunner) await letGo().catch(() => undefined)
       store.close()
     },
   }

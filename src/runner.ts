@@ -57,8 +57,10 @@ const progressSpacing = 100
 export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   const { options, network, now, random, act } = deps
   const runs = new Map<string, Run>()
-  const expiring = new Set<string>()
+  /** Records that are being put right. */
+  const mending = new Set<string>()
   let running = false
+  let halting = new AbortController()
   let looking = false
   let timer: ReturnType<typeof setTimeout> | undefined
   let refreshing: Promise<void> | undefined
@@ -101,6 +103,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       opensAt: network.opensAt,
     })
     for (const id of choice.expired) void expire(id)
+    // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored.
+    for (const { id, status } of deps.uploads()) if (status === 'uploading' && !runs.has(id)) void mend(id, { type: 'interrupted' })
     for (const id of choice.start) {
       const parked = runs.get(id)
       if (parked) {
@@ -113,14 +117,19 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   }
 
   async function expire(id: string): Promise<void> {
-    if (expiring.has(id)) return
-    expiring.add(id)
     const error = new UploadError('key-expired', 'It was not sent in time: the server may have forgotten the key. The bytes are kept.', {
       uploadId: id,
     })
-    await act(id, { type: 'failed', error: error.toJSON(), counted: false, at: now() }).catch(() => {})
-    expiring.delete(id)
+    await mend(id, { type: 'failed', error: error.toJSON(), counted: false, at: now() })
     stop(id)
+  }
+
+  async function mend(id: string, action: Action): Promise<void> {
+    if (mending.has(id)) return
+    mending.add(id)
+    await act(id, action, undefined, halting.signal).catch(() => {})
+    mending.delete(id)
+    look()
   }
 
   function launch(id: string): void {
@@ -218,6 +227,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     },
     async halt() {
       running = false
+      halting.abort()
+      halting = new AbortController()
       clearTimeout(timer)
       const ending = [...runs.values()].map((run) => run.done)
       for (const run of runs.values()) run.controller.abort()

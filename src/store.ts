@@ -1,4 +1,4 @@
-import { type DBSchema, type IDBPDatabase, type IDBPObjectStore, type IDBPTransaction, openDB } from 'idb'
+import { type DBSchema, type IDBPDatabase, type IDBPObjectStore, type IDBPTransaction, type OpenDBCallbacks, openDB } from 'idb'
 import { UploadError } from './errors.js'
 import { type PendingUpload, parseRow } from './record.js'
 
@@ -14,14 +14,24 @@ export interface Change {
   after: PendingUpload
 }
 
+/** A row that is no record of this version: damaged, or written by a newer one. It is left alone. */
+export interface UnreadableRow {
+  id: string
+  /** As far as the row says. */
+  owner: unknown
+  damage: 'newer' | 'damaged'
+}
+
 /** What a queue keeps beside its uploads. */
 export interface Settings {
   /** Whether the whole queue is paused: what is enqueued meanwhile is paused too. */
   paused: boolean
   /** Where the server says that outcomes can be asked for. */
   outcomeUrl: string
-  /** When the runner without Web Locks last said that it lives, and who it is. */
+  /** The tab that sends, and, without Web Locks, until when unless it says so again. What another one wants to change as a runner is void. */
   runner: { id: string; until: number }
+  /** When the browser was last asked not to evict the data, ms since 1970. */
+  persistAsked: number
 }
 
 /**
@@ -31,22 +41,28 @@ export interface Settings {
 export interface Store {
   /** Whether what it holds survives the page. */
   readonly durable: boolean
-  /** All records, oldest first, and how many rows could not be read; reads no bytes. */
-  list(): Promise<{ records: PendingUpload[]; damaged: number }>
+  /** All records, oldest first, and the rows that are none; reads no bytes. */
+  list(): Promise<{ records: PendingUpload[]; unreadable: UnreadableRow[] }>
   get(id: string): Promise<PendingUpload | undefined>
   /** Adds records with their bytes. Where a record of that id has not succeeded, it stays and is returned in place of the new one. */
   add(entries: readonly Entry[]): Promise<PendingUpload[]>
-  /** Reads, changes and writes one record; the bytes of one that succeeded are removed with it. Resolves `undefined` where it is gone. */
-  change(id: string, change: (record: PendingUpload) => PendingUpload): Promise<Change | undefined>
+  /**
+   * Reads, changes and writes one record; the bytes of one that succeeded are removed with it. Resolves `undefined` where it is gone.
+   * `change` also hears which tab is the runner, and is called again where the connection was lost and it is not known whether it was stored.
+   */
+  change(id: string, change: (record: PendingUpload, runner: string | undefined) => PendingUpload): Promise<Change | undefined>
   /** The stored bytes, `undefined` where there are none. */
   bytes(id: string): Promise<Blob | undefined>
-  /** Removes the records that `which` chooses, and their bytes; resolves with their ids. */
+  /** Removes the records that `which` chooses, and their bytes; resolves with their ids. Without `which` rows that are no records go too. */
   remove(ids: readonly string[], which?: (record: PendingUpload) => boolean): Promise<string[]>
   /** Reads and writes one setting; `undefined` from `change` leaves it as it is. Resolves with what then stands. */
   setting<Name extends keyof Settings>(
     name: Name,
     change?: (value: Settings[Name] | undefined) => Settings[Name] | undefined,
   ): Promise<Settings[Name] | undefined>
+  /** Removes bytes that belong to no row. */
+  sweep(): Promise<void>
+  /** Lets go of the database; the next call opens it again. */
   close(): void
 }
 
@@ -56,11 +72,17 @@ interface Schema extends DBSchema {
   settings: { key: string; value: unknown }
 }
 type Database = IDBPDatabase<Schema>
-type StoreName = 'uploads' | 'bytes' | 'settings'
+const storeNames = ['uploads', 'bytes', 'settings'] as const
+type StoreName = (typeof storeNames)[number]
 type Transaction = IDBPTransaction<Schema, StoreName[], 'readwrite'>
 
 /** A database that has not opened for so long, ms, is reported; the next call tries again. */
 const openLimit = 8_000
+/** A call that has not settled for so long, ms, is given up, and so is the connection; the bytes it writes give it more time. */
+const callLimit = 9_500
+const waitSteps = 10
+/** Bytes that the slowest disk writes in a ms: 4 MB/s, an old memory card's. */
+const slowestWrite = 4_000
 
 const failure = (cause: unknown): UploadError => {
   if (cause instanceof UploadError) return cause
@@ -76,8 +98,8 @@ const isConnectionLost = (error: unknown): boolean => {
   return name === 'InvalidStateError' || (name === 'UnknownError' && /connection/i.test(message ?? ''))
 }
 
-/** The store in IndexedDB. Opens on first use, and again whenever the browser has closed it. */
-export function indexedDbStore(databaseName: string): Store {
+/** The store in IndexedDB. Opens on first use, and again whenever the browser has closed it, of which `onClosed` hears. */
+export function indexedDbStore(databaseName: string, onClosed = (): void => {}): Store {
   let opening: Promise<Database> | undefined
 
   const open = (): Promise<Database> => {
@@ -93,26 +115,36 @@ export function indexedDbStore(databaseName: string): Store {
             : new UploadError('storage-unavailable', 'The upload database does not open.'),
         )
       }, openLimit)
+      const callbacks: OpenDBCallbacks<Schema> = {
+        upgrade(database, from) {
+          // One step a version; a shipped step never changes, and none drops a store.
+          if (from < 1) for (const name of storeNames) database.createObjectStore(name)
+        },
+        blocked() {
+          blocked = true
+        },
+        blocking(_current, _next, event) {
+          forget(attempt)
+          ;(event.target as IDBDatabase).close()
+        },
+        terminated() {
+          forget(attempt)
+          onClosed()
+        },
+      }
       // Where there is no IndexedDB at all, the call itself throws.
-      const request = async (): Promise<Database> =>
-        openDB<Schema>(databaseName, 1, {
-          upgrade(database, from) {
-            // One step a version; a shipped step never changes, and none drops a store.
-            if (from < 1) {
-              database.createObjectStore('uploads')
-              database.createObjectStore('bytes')
-              database.createObjectStore('settings')
-            }
-          },
-          blocked() {
-            blocked = true
-          },
-          blocking(_current, _next, event) {
-            forget(attempt)
-            ;(event.target as IDBDatabase).close()
-          },
-          terminated: () => forget(attempt),
-        })
+      const request = async (): Promise<Database> => {
+        try {
+          return await openDB<Schema>(databaseName, 1, callbacks)
+        } catch (error) {
+          if ((error as Error).name !== 'VersionError') throw error
+          // A newer page has been here. It has left what there was in its place, and knows rows of this version.
+          const database = await openDB<Schema>(databaseName, undefined, callbacks)
+          if (storeNames.every((name) => database.objectStoreNames.contains(name))) return database
+          database.close()
+          throw error
+        }
+      }
       request().then(
         (database) => {
           clearTimeout(timer)
@@ -135,39 +167,69 @@ export function indexedDbStore(databaseName: string): Store {
     if (opening === attempt) opening = undefined
   }
 
-  const use = async <T>(work: (database: Database) => Promise<T>): Promise<T> => {
-    for (let isRepeat = false; ; isRepeat = true) {
-      const attempt = open()
-      try {
-        return await work(await attempt)
-      } catch (error) {
-        if (isRepeat || !isConnectionLost(error)) throw failure(error)
-        forget(attempt)
-        attempt.then((database) => database.close()).catch(() => {})
+  const drop = (attempt: Promise<Database>): void => {
+    forget(attempt)
+    attempt.then((database) => database.close()).catch(() => {})
+  }
+
+  /** Settles within `limit` ms, whatever the engine does. `work` is told when it is too late. */
+  const use = async <T>(work: (database: Database, late: AbortSignal) => Promise<T>, limit = callLimit): Promise<T> => {
+    const late = new AbortController()
+    let timer: ReturnType<typeof setTimeout> | undefined
+    const silence = new Promise<never>((_resolve, reject) => {
+      // In several steps: a device that slept meanwhile wakes up with one of them done, not with all.
+      const wait = (steps: number): void => {
+        if (steps > 0) {
+          timer = setTimeout(wait, limit / waitSteps, steps - 1)
+          return
+        }
+        if (opening) drop(opening)
+        late.abort()
+        reject(new UploadError('storage-failed', 'The upload database does not answer.'))
+      }
+      wait(waitSteps)
+    })
+    const working = async (): Promise<T> => {
+      for (let isRepeat = false; ; isRepeat = true) {
+        const attempt = open()
+        try {
+          return await work(await attempt, late.signal)
+        } catch (error) {
+          if (isRepeat || !isConnectionLost(error)) throw failure(error)
+          drop(attempt)
+        }
       }
     }
+    const worked = working()
+    worked.catch(() => {})
+    return Promise.race([worked, silence]).finally(() => clearTimeout(timer))
   }
 
   /** Runs `work` in one transaction and waits for its commit: a request that succeeded says nothing about the disk. */
-  const transact = <T>(names: StoreName[], work: (transaction: Transaction) => Promise<T>): Promise<T> =>
-    use(async (database) => {
+  const transact = <T>(names: StoreName[], work: (transaction: Transaction) => Promise<T>, limit?: number): Promise<T> =>
+    use(async (database, late) => {
       const transaction = database.transaction(names, 'readwrite', { durability: 'strict' })
+      const abort = (): void => {
+        try {
+          transaction.abort()
+        } catch {
+          // It has ended already.
+        }
+      }
+      late.addEventListener('abort', abort)
       // Both are awaited: a failed request rejects them both, and an unhandled rejection would be the app's problem.
       const [worked, ended] = await Promise.allSettled([
         work(transaction).catch((error) => {
-          try {
-            transaction.abort()
-          } catch {
-            // It has ended already.
-          }
+          abort()
           throw error
         }),
         transaction.done,
       ])
+      late.removeEventListener('abort', abort)
       if (worked.status === 'fulfilled' && ended.status === 'fulfilled') return worked.value
       // Where the browser aborts a transaction, for a full disk say, its requests know no more than that they were aborted.
       throw transaction.error ?? (worked.status === 'rejected' ? worked.reason : (ended as PromiseRejectedResult).reason)
-    })
+    }, limit)
 
   const readFrom = <Name extends StoreName, T>(
     name: Name,
@@ -190,29 +252,37 @@ export function indexedDbStore(databaseName: string): Store {
     await transaction.objectStore(name).put(value as Blob, key)
   }
 
+  const sizeOf = ({ bytes }: Entry): number => ('size' in bytes ? bytes.size : bytes.byteLength)
+
   const add = (entries: readonly Entry[]): Promise<PendingUpload[]> =>
-    transact(['uploads', 'bytes'], (transaction) =>
-      Promise.all(
-        entries.map(async ({ record, bytes }) => {
-          const existing = parseRow(await transaction.objectStore('uploads').get(record.id))
-          if ('damage' in existing && existing.damage === 'newer')
-            throw new UploadError('storage-failed', 'A newer version of this page holds an upload of this id.')
-          if ('record' in existing && existing.record.status !== 'succeeded') return existing.record
-          await Promise.all([write(transaction, 'uploads', record, record.id), write(transaction, 'bytes', bytes, record.id)])
-          return record
-        }),
-      ),
+    transact(
+      ['uploads', 'bytes'],
+      (transaction) =>
+        Promise.all(
+          entries.map(async ({ record, bytes }) => {
+            const existing = parseRow(await transaction.objectStore('uploads').get(record.id))
+            if ('damage' in existing && existing.damage === 'newer')
+              throw new UploadError('storage-failed', 'A newer version of this page holds an upload of this id.')
+            if ('record' in existing && existing.record.status !== 'succeeded') return existing.record
+            await Promise.all([write(transaction, 'uploads', record, record.id), write(transaction, 'bytes', bytes, record.id)])
+            return record
+          }),
+        ),
+      callLimit + entries.reduce((bytes, entry) => bytes + sizeOf(entry), 0) / slowestWrite,
     )
 
   return {
     durable: true,
     async list() {
-      const rows = await readFrom('uploads', (store) => store.getAll())
-      const parsed = rows.map(parseRow)
-      return {
-        records: parsed.flatMap((row) => ('record' in row ? [row.record] : [])).sort((a, b) => a.order - b.order),
-        damaged: parsed.filter((row) => 'damage' in row && row.damage === 'damaged').length,
-      }
+      const [ids, rows] = await readFrom('uploads', (store) => Promise.all([store.getAllKeys(), store.getAll()]))
+      const records: PendingUpload[] = []
+      const unreadable: UnreadableRow[] = []
+      rows.forEach((row, place) => {
+        const parsed = parseRow(row)
+        if ('record' in parsed) records.push(parsed.record)
+        else unreadable.push({ id: ids[place] as string, owner: (row as { owner?: unknown } | null)?.owner, damage: parsed.damage })
+      })
+      return { records: records.sort((a, b) => a.order - b.order), unreadable }
     },
     async get(id) {
       const parsed = parseRow(await readFrom('uploads', (store) => store.get(id)))
@@ -236,10 +306,10 @@ export function indexedDbStore(databaseName: string): Store {
       }
     },
     change(id, change) {
-      return transact(['uploads', 'bytes'], async (transaction) => {
-        const before = await read(transaction, id)
+      return transact([...storeNames], async (transaction) => {
+        const [before, runner] = await Promise.all([read(transaction, id), transaction.objectStore('settings').get('runner')])
         if (!before) return undefined
-        const after = change(before)
+        const after = change(before, (runner as Settings['runner'] | undefined)?.id)
         if (after === before) return { before, after }
         await Promise.all([
           write(transaction, 'uploads', after, id),
@@ -252,12 +322,12 @@ export function indexedDbStore(databaseName: string): Store {
       const value = await readFrom('bytes', (store) => store.get(id))
       return value && ('size' in value ? value : new Blob([value]))
     },
-    remove(ids, which = () => true) {
+    remove(ids, which) {
       return transact(['uploads', 'bytes'], async (transaction) => {
         const removed = await Promise.all(
           ids.map(async (id) => {
-            const record = await read(transaction, id)
-            if (!record || !which(record)) return undefined
+            const record = which && (await read(transaction, id))
+            if (which ? !record || !which(record) : (await transaction.objectStore('uploads').getKey(id)) === undefined) return undefined
             await Promise.all([transaction.objectStore('uploads').delete(id), transaction.objectStore('bytes').delete(id)])
             return id
           }),
@@ -275,6 +345,14 @@ export function indexedDbStore(databaseName: string): Store {
         return after ?? before
       })
     },
+    sweep() {
+      return transact(['uploads', 'bytes'], async (transaction) => {
+        const bytes = transaction.objectStore('bytes')
+        const [ids, held] = await Promise.all([transaction.objectStore('uploads').getAllKeys(), bytes.getAllKeys()])
+        const known = new Set(ids)
+        await Promise.all(held.filter((id) => !known.has(id)).map((id) => bytes.delete(id)))
+      })
+    },
     close() {
       opening?.then((database) => database.close()).catch(() => {})
       opening = undefined
@@ -289,7 +367,7 @@ export function memoryStore(): Store {
   return {
     durable: false,
     async list() {
-      return { records: [...rows.values()].map(({ record }) => record).sort((a, b) => a.order - b.order), damaged: 0 }
+      return { records: [...rows.values()].map(({ record }) => record).sort((a, b) => a.order - b.order), unreadable: [] }
     },
     async get(id) {
       return rows.get(id)?.record
@@ -306,7 +384,7 @@ export function memoryStore(): Store {
       const entry = rows.get(id)
       if (!entry) return undefined
       const before = entry.record
-      const after = change(before)
+      const after = change(before, (settings.get('runner') as Settings['runner'] | undefined)?.id)
       rows.set(id, { record: after, bytes: after.status === 'succeeded' ? undefined : entry.bytes })
       return { before, after }
     },
@@ -320,6 +398,7 @@ export function memoryStore(): Store {
         return entry !== undefined && which(entry.record) && rows.delete(id)
       })
     },
+    async sweep() {},
     async setting(name, change) {
       const before = settings.get(name)
       const after = change?.(before as never)

@@ -1,6 +1,6 @@
 /** The part of the Web Locks API that is used here. */
 export interface Locks {
-  request(name: string, options: { signal: AbortSignal }, callback: () => Promise<void>): Promise<unknown>
+  request(name: string, options: { signal?: AbortSignal; steal?: boolean }, callback: () => Promise<void>): Promise<unknown>
 }
 
 /** The part of BroadcastChannel that is used here. */
@@ -27,60 +27,119 @@ export interface Tabs<Message> {
   announce(message: Message): void
   /** Asks to be the runner, until closed. One that shares nothing with other tabs is it at once. */
   run(isShared?: boolean): void
+  /** The store says that another tab is the runner: if this one is it all the same, `onRunner` is told so once more. */
+  doubt(): void
   /** Whether other tabs hear at all; where they do not, each has to look for itself. */
   readonly heard: boolean
+  /** Lets go of lock and channel, at once. */
   close(): void
 }
 
+/** What travels between tabs: what the queue says, or whether the runner still lives. */
+type Envelope<Message> = { message: Message } | { pulse: 'ask' | 'beat' }
+
 /** How often a tab without Web Locks asks for the lease, ms. */
 export const leaseBeat = 5_000
+/** How often a tab that waits for the lock asks the one that has it for a sign of life, ms. Answers need no timer, so throttled ones are as quick. */
+export const pulseBeat = 15_000
+/** After so many questions without an answer the lock is taken from it: its page is frozen or hangs. */
+const pulsesMissed = 2
 
 /** One runner per queue across tabs. A Web Lock makes it so: the browser frees it when its tab goes, however that happens. */
 export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message> {
   const { name, locks, openChannel, lease, onMessage, onRunner } = options
   const closing = new AbortController()
   const { signal } = closing
+  const closed = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
   let timer: ReturnType<typeof setTimeout> | undefined
   let asked = false
+  let isRunner = false
+  let byLocks = false
+  let missed = 0
   let channel: Channel | undefined
   try {
     channel = openChannel?.(name)
-    channel?.addEventListener('message', ({ data }) => onMessage(data as Message))
+    channel?.addEventListener('message', ({ data }) => {
+      const envelope = data as Envelope<Message>
+      if ('message' in envelope) onMessage(envelope.message)
+      else if (envelope.pulse === 'beat') missed = 0
+      else if (isRunner) post({ pulse: 'beat' })
+    })
   } catch {
     // An opaque origin has no channels, and no other tabs either.
   }
+  const post = (envelope: Envelope<Message>): void => channel?.postMessage(envelope)
+
+  const setRunner = (mine: boolean): void => {
+    if (mine === isRunner) return
+    isRunner = mine
+    onRunner(mine)
+  }
 
   const byLock = (manager: Locks): void => {
-    const held = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
-    manager
-      .request(name, { signal }, () => {
-        onRunner(true)
-        return held
-      })
-      .catch(() => {
-        if (!signal.aborted) byLease()
-      })
+    const waiting = new AbortController()
+    signal.addEventListener('abort', () => waiting.abort())
+    const request = (how: { signal?: AbortSignal; steal?: boolean }): void => {
+      let granted = false
+      const onGranted = (): Promise<void> => {
+        granted = true
+        clearTimeout(timer)
+        if (!signal.aborted) setRunner(true)
+        return closed
+      }
+      const onEnded = (): void => {
+        if (signal.aborted) return
+        if (granted) {
+          // Another tab took it, since this one gave no sign of life.
+          setRunner(false)
+          byLock(manager)
+        } else if (!how.signal?.aborted) void byLease()
+      }
+      // A manager may throw at once, and must not do so in the app's call.
+      Promise.resolve()
+        .then(() => manager.request(name, how, onGranted))
+        .catch(onEnded)
+    }
+    const watch = (): void => {
+      if (isRunner) return
+      if (missed < pulsesMissed) {
+        missed += 1
+        post({ pulse: 'ask' })
+        timer = setTimeout(watch, pulseBeat)
+      } else {
+        waiting.abort()
+        request({ steal: true })
+      }
+    }
+    byLocks = true
+    missed = 0
+    request({ signal: waiting.signal })
+    // Where the others cannot be heard, their silence means nothing.
+    if (channel) timer = setTimeout(watch, pulseBeat)
   }
-  let runner = false
+
   const byLease = async (): Promise<void> => {
+    byLocks = false
     const mine = await lease().catch(() => false)
     if (signal.aborted) return
-    if (mine !== runner) onRunner(mine)
-    runner = mine
+    setRunner(mine)
     timer = setTimeout(byLease, leaseBeat)
   }
 
   return {
     heard: channel !== undefined,
-    announce(message) {
-      channel?.postMessage(message)
-    },
+    announce: (message) => post({ message }),
     run(isShared = true) {
-      if (asked) return
+      if (asked || signal.aborted) return
       asked = true
-      if (!isShared) onRunner(true)
+      if (!isShared) setRunner(true)
       else if (locks?.request) byLock(locks)
       else void byLease()
+    },
+    doubt() {
+      // A lease is asked for again at the next beat.
+      if (!byLocks) isRunner = false
+      else if (isRunner) onRunner(true)
     },
     close() {
       closing.abort()

@@ -12,9 +12,11 @@ const groups = [
   ['record.ts', 'chunks.ts'],
   [
     'digest.ts',
+    'lifecycle.ts',
     'network.ts',
     'outcome.ts',
     'proof.ts',
+    'quota.ts',
     'schedule.ts',
     'snapshot.ts',
     'store.ts',

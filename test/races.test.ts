@@ -3,7 +3,8 @@ import { UploadError } from '../src/errors.js'
 import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
 import type { QueuePorts } from '../src/queue.js'
 import { indexedDbStore, type Store } from '../src/store.js'
-import { fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
+import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
+import { FakeLocks } from './helpers/locks.js'
 import { createTransportDouble, type TransportDouble } from './helpers/transport.js'
 
 const endpoint = 'http://localhost:3000/uploads'
@@ -56,8 +57,7 @@ describe('accounts that change', () => {
     ;(await transport.nextRequest()).respondWith({ status: 503 })
     await until(() => queue.getSnapshot()[0]?.status === 'pending')
     account = 'bob'
-    await vi.advanceTimersByTimeAsync(60_000)
-    await flush()
+    await advance(60_000, 1_000)
     expect(transport.requests).toHaveLength(1)
     account = 'ann'
     await queue.start()
@@ -452,4 +452,300 @@ test('a record that is no longer as this tab believes is looked at anew, not aga
 
 test('one id for many files is refused', async () => {
   await expect(openQueue().enqueueAll([file('a'), file('b')], { id: 'one' } as never)).rejects.toThrow(/id/)
+})
+
+describe('a tab that was taken for dead', () => {
+  /** Two tabs, the second of which took the lock while the first hung in the middle of a request, and has not heard of it. */
+  const takenOver = async () => {
+    const locks = new FakeLocks()
+    const thawed = gate()
+    const frozen = openQueue(
+      {},
+      {
+        locks: {
+          request: (name, how, callback) =>
+            locks.request(name, how, callback).catch(async (error: unknown) => {
+              await thawed.opened
+              throw error
+            }),
+        },
+      },
+    )
+    const upload = await frozen.enqueue(file())
+    const cut = await transport.nextRequest()
+    const second = openQueue({}, { locks: { request: (name, _how, callback) => locks.request(name, { steal: true }, callback) } })
+    const again = await transport.nextRequest()
+    expect(again.key).toBe(cut.key)
+    return { frozen, upload, cut, second, again, thaw: thawed.open }
+  }
+
+  test('cannot say that its attempt failed, and has no other until it is its turn', async () => {
+    const { upload, cut, second, again, thaw } = await takenOver()
+    cut.respondWith({ status: 413 })
+    thaw()
+    await flush(100)
+    expect(second.get(upload.id)).toMatchObject({ status: 'uploading', requests: 2 })
+    again.store()
+    await vi.waitFor(() => expect(second.get(upload.id)?.status).toBe('succeeded'))
+    expect(transport.requests).toHaveLength(2)
+  })
+
+  test('can say that the file was stored', async () => {
+    const { upload, cut, second, again } = await takenOver()
+    cut.store()
+    await vi.waitFor(() => expect(second.get(upload.id)?.status).toBe('succeeded'))
+    await vi.waitFor(() => expect(again.signal.aborted).toBe(true))
+  })
+
+  test('starts nothing before it has taken its turn again', async () => {
+    const queue = openQueue({}, { locks: new FakeLocks() as never })
+    await queue.start()
+    await flush(50)
+    const store = indexedDbStore('uponce:uploads')
+    const turn = await store.setting('runner')
+    await store.setting('runner', () => ({ id: 'another tab', until: Number.MAX_SAFE_INTEGER }))
+    const upload = await queue.enqueue(file())
+    await transport.nextRequest()
+    expect(await store.setting('runner')).toMatchObject({ id: turn?.id })
+    expect(upload.snapshot).toMatchObject({ status: 'uploading', requests: 1 })
+    store.close()
+  })
+})
+
+describe('a write that was done, though the connection was lost before anybody could say so', () => {
+  /** The `nth` call of this method is carried out, and rejects. */
+  const losing = (method: 'change' | 'remove' | 'add', nth = 1): Partial<QueuePorts> => {
+    let calls = 0
+    return storeWith((store) => ({
+      async [method](...args: never[]) {
+        const result = await (store[method] as (...all: never[]) => Promise<unknown>)(...args)
+        calls += 1
+        if (calls === nth) throw noStorage()
+        return result as never
+      },
+    }))
+  }
+
+  test('the start of a request: it is sent, once, and its end is told', async () => {
+    fakeClock()
+    const queue = openQueue({}, losing('change'))
+    const events: string[] = []
+    for (const name of ['started', 'succeeded'] as const) queue.on(name, () => events.push(name))
+    const upload = await queue.enqueue(file())
+    ;(await runUntil(transport.nextRequest(), 60_000)).store()
+    await runUntil(upload.done, 60_000)
+    expect(events).toEqual(['started', 'succeeded'])
+    expect(upload.snapshot).toMatchObject({ requests: 1 })
+    expect(transport.requests).toHaveLength(1)
+  })
+
+  test('success: told once, and not sent again', async () => {
+    fakeClock()
+    const queue = openQueue({}, losing('change', 2))
+    const succeeded = vi.fn()
+    queue.on('succeeded', succeeded)
+    const upload = await queue.enqueue(file())
+    ;(await runUntil(transport.nextRequest(), 60_000)).store()
+    await runUntil(upload.done, 60_000)
+    expect(succeeded).toHaveBeenCalledOnce()
+    expect(transport.requests).toHaveLength(1)
+  })
+
+  test('cancel: the next call finds it gone, and says so', async () => {
+    const queue = openQueue({}, losing('remove'))
+    const upload = await queue.enqueue(file())
+    const request = await transport.nextRequest()
+    await expect(upload.cancel()).rejects.toMatchObject({ code: 'storage-failed' })
+    await upload.cancel()
+    await expect(upload.done).rejects.toMatchObject({ name: 'AbortError' })
+    expect(request.signal.aborted).toBe(true)
+    expect(queue.getSnapshot()).toEqual([])
+  })
+})
+
+test('what is marked as under way, though nobody sends it, is sent', async () => {
+  const queue = openQueue({}, {})
+  const upload = await queue.enqueue(file())
+  const request = await transport.nextRequest()
+  request.respondWith({ status: 503, headers: { 'Retry-After': '9999' } })
+  await vi.waitFor(() => expect(upload.snapshot?.status).toBe('pending'))
+  const other = indexedDbStore('uponce:uploads')
+  const changed = await other.change(upload.id, (record) => ({
+    ...record,
+    status: 'uploading',
+    notBefore: null,
+    revision: record.revision + 1,
+  }))
+  other.close()
+  expect(changed?.after.status).toBe('uploading')
+  const channel = new BroadcastChannel('uponce:uploads')
+  channel.postMessage({ message: { type: 'changed', record: changed?.after } })
+  await vi.waitFor(() => expect(upload.snapshot?.status).toBe('pending'))
+  channel.close()
+})
+
+describe('a page that stops and goes on', () => {
+  const leave = (type: string): boolean => dispatchEvent(new Event(type))
+  const comeBack = (type: string): boolean => dispatchEvent(Object.assign(new Event(type), { persisted: true }))
+
+  test.each([
+    ['for the back button', 'pagehide', 'pageshow'],
+    ['frozen', 'freeze', 'resume'],
+  ])('%s lets go of everything, and takes it up again', async (_why, leaving, returning) => {
+    const locks = new FakeLocks()
+    const connections: IDBDatabase[] = []
+    const { open } = indexedDB
+    vi.spyOn(indexedDB, 'open').mockImplementation((...args) => {
+      const asked = open.apply(indexedDB, args)
+      asked.addEventListener('success', () => connections.push(asked.result))
+      return asked
+    })
+    const channels = new Set<unknown>()
+    const queue = openQueue(
+      {},
+      {
+        locks: locks as never,
+        openChannel(name) {
+          const channel = new BroadcastChannel(name)
+          channels.add(channel)
+          const { close } = channel
+          return Object.assign(channel, {
+            close() {
+              channels.delete(channel)
+              close.call(channel)
+            },
+          }) as never
+        },
+      },
+    )
+    const upload = await queue.enqueue(file())
+    const cut = await transport.nextRequest()
+    leave(leaving)
+    await flush(50)
+    expect(cut.signal.aborted).toBe(true)
+    expect(await locks.query()).toEqual({ held: [], pending: [] })
+    expect(channels.size).toBe(0)
+    for (const connection of connections) expect(() => connection.transaction('uploads')).toThrow()
+    comeBack(returning)
+    const again = await transport.nextRequest()
+    expect(again.key).toBe(cut.key)
+    again.store()
+    await upload.done
+    expect(channels.size).toBe(1)
+  })
+
+  test('another tab takes over while it is away, and goes on after it is back', async () => {
+    const locks = new FakeLocks() as never
+    const away = openQueue({}, { locks })
+    const upload = await away.enqueue(file())
+    const cut = await transport.nextRequest()
+    leave('freeze')
+    const other = openQueue({}, { locks })
+    const again = await transport.nextRequest()
+    expect(again.key).toBe(cut.key)
+    comeBack('resume')
+    await flush(50)
+    again.store()
+    await upload.done
+    expect(other.get(upload.id)?.status).toBe('succeeded')
+    expect(transport.requests).toHaveLength(2)
+  })
+
+  test('a page that was not kept, or a queue that was closed, takes up nothing', async () => {
+    const locks = new FakeLocks()
+    const queue = openQueue({}, { locks: locks as never })
+    await queue.ready()
+    dispatchEvent(new Event('pageshow'))
+    await queue.close()
+    comeBack('pageshow')
+    await flush(50)
+    expect(await locks.query()).toEqual({ held: [], pending: [] })
+  })
+
+  test('without Web Locks the next page sends at once, though the lease has not run out', async () => {
+    const left = openQueue({}, { locks: undefined })
+    await left.enqueue(file())
+    await transport.nextRequest()
+    leave('pagehide')
+    await flush(50)
+    openQueue({}, { locks: undefined })
+    await Promise.race([
+      transport.nextRequest(),
+      new Promise((_resolve, reject) => setTimeout(reject, 3_000, new Error('It waits for the lease.'))),
+    ])
+  })
+})
+
+test('storage that the browser cleared is told, and what it held is given up', async () => {
+  let cleared = (): void => {}
+  const queue = openQueue(
+    {},
+    {
+      openStore(name, onClosed) {
+        cleared = onClosed
+        return indexedDbStore(name)
+      },
+    },
+  )
+  const warnings: string[] = []
+  queue.on('warning', ({ message }) => warnings.push(message))
+  const upload = await queue.enqueue(file())
+  await transport.nextRequest()
+  const other = indexedDbStore('uponce:uploads')
+  await other.remove([upload.id])
+  other.close()
+  cleared()
+  await expect(upload.done).rejects.toMatchObject({ name: 'AbortError' })
+  await vi.waitFor(() => expect(warnings).toEqual([expect.stringContaining('1 upload')]))
+  const next = await queue.enqueue(file('next'))
+  ;(await transport.nextRequest()).store()
+  await next.done
+})
+
+test('damaged rows are told once, and go with the account that they belong to', async () => {
+  const owner = 'ann'
+  const first = openQueue({ owner })
+  await first.ready()
+  const database = await new Promise<IDBDatabase>((resolve) => {
+    const asked = indexedDB.open('uponce:uploads')
+    asked.onsuccess = () => resolve(asked.result)
+  })
+  const transaction = database.transaction(['uploads', 'bytes'], 'readwrite')
+  for (const [id, row] of Object.entries({
+    mine: { v: 1, owner: 'ann' },
+    newer: { v: 9, owner: 'ann' },
+    theirs: { v: 1, owner: 'bob' },
+    nobodys: 7,
+  })) {
+    transaction.objectStore('uploads').put(row, id)
+    transaction.objectStore('bytes').put(new ArrayBuffer(1), id)
+  }
+  await new Promise((resolve) => {
+    transaction.oncomplete = resolve
+  })
+  await first.close()
+  const queue = openQueue({ owner })
+  const warnings: string[] = []
+  queue.on('warning', ({ message }) => warnings.push(message))
+  await queue.start()
+  await vi.waitFor(() => expect(warnings).toEqual([expect.stringContaining('3 stored uploads')]))
+  const upload = await queue.enqueue(file())
+  ;(await transport.nextRequest()).store()
+  await upload.done
+  await queue.clear()
+  const left = await Promise.all(
+    (['uploads', 'bytes'] as const).map(
+      (name) =>
+        new Promise((resolve) => {
+          const asked = database.transaction(name).objectStore(name).getAllKeys()
+          asked.onsuccess = () => resolve(asked.result)
+        }),
+    ),
+  )
+  database.close()
+  expect(left).toEqual([
+    ['nobodys', 'theirs'],
+    ['nobodys', 'theirs'],
+  ])
+  expect(warnings).toHaveLength(1)
 })

@@ -75,11 +75,11 @@ describe.each<[string, boolean, () => Store]>([
   test('many come back, the oldest first', async () => {
     await store.add([entry('u3'), entry('u1')])
     await store.add([entry('u2')])
-    expect(await store.list()).toEqual({ records: [upload('u1'), upload('u2'), upload('u3')], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [upload('u1'), upload('u2'), upload('u3')], unreadable: [] })
   })
 
   test('nothing is what an empty store holds', async () => {
-    expect(await store.list()).toEqual({ records: [], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [], unreadable: [] })
     expect(await store.get('u1')).toBeUndefined()
     expect(await store.bytes('u1')).toBeUndefined()
     expect(await store.change('u1', start)).toBeUndefined()
@@ -162,6 +162,19 @@ describe.each<[string, boolean, () => Store]>([
     expect((await store.list()).records).toEqual([])
   })
 
+  test('a change hears which tab is the runner', async () => {
+    await store.add([entry('u1')])
+    const heard: unknown[] = []
+    const listen = (record: PendingUpload, runner: string | undefined): PendingUpload => {
+      heard.push(runner)
+      return record
+    }
+    await store.change('u1', listen)
+    await store.setting('runner', () => ({ id: 'a tab', until: 9 }))
+    await store.change('u1', listen)
+    expect(heard).toEqual([undefined, 'a tab'])
+  })
+
   test('settings are kept, and changed by what they were', async () => {
     expect(await store.setting('paused')).toBeUndefined()
     expect(await store.setting('paused', () => true)).toBe(true)
@@ -238,27 +251,48 @@ describe('rows of indexedDbStore', () => {
 
   test('what one store wrote another reads', async () => {
     const other = indexedDbStore(databaseName)
-    expect(await other.list()).toEqual({ records: [upload('u1'), upload('u2')], damaged: 0 })
+    expect(await other.list()).toEqual({ records: [upload('u1'), upload('u2')], unreadable: [] })
     expect(await read(await other.bytes('u2'))).toEqual(everyByte)
     other.close()
   })
 
-  test('a damaged row is counted and stops no other', async () => {
-    await writeRow({ v: 1, id: 'u3' }, 'u3')
+  const everyRecord = (): boolean => true
+
+  test('a damaged row is told, stops no other, and goes when it is named', async () => {
+    await writeRow({ v: 1, owner: 'ann' }, 'u3')
     await writeRow('rubbish', 'u4')
-    expect(await store.list()).toEqual({ records: [upload('u1'), upload('u2')], damaged: 2 })
+    expect(await store.list()).toEqual({
+      records: [upload('u1'), upload('u2')],
+      unreadable: [
+        { id: 'u3', owner: 'ann', damage: 'damaged' },
+        { id: 'u4', owner: undefined, damage: 'damaged' },
+      ],
+    })
     expect(await store.get('u3')).toBeUndefined()
     expect(await store.change('u3', start)).toBeUndefined()
-    expect(await store.remove(['u3', 'u1'])).toEqual(['u1'])
-    expect(await rawRows('uploads')).toContainEqual({ v: 1, id: 'u3' })
+    expect(await store.remove(['u3', 'u1'], everyRecord)).toEqual(['u1'])
+    expect(await rawRows('uploads')).toContainEqual({ v: 1, owner: 'ann' })
+    expect(await store.remove(['u3', 'u5'])).toEqual(['u3'])
+    expect(await rawRows('uploads')).toEqual([upload('u2'), 'rubbish'])
+  })
+
+  test('bytes that belong to no row are swept away; those of a row that cannot be read stay', async () => {
+    await writeRow({ v: 2 }, 'u2')
+    const database = await request(indexedDB.open(databaseName))
+    await request(database.transaction('bytes', 'readwrite').objectStore('bytes').put(new ArrayBuffer(3), 'stray'))
+    database.close()
+    await store.sweep()
+    expect(await store.bytes('stray')).toBeUndefined()
+    expect([await read(await store.bytes('u1')), await read(await store.bytes('u2'))]).toEqual([everyByte, everyByte])
   })
 
   test("a newer version's row is not counted, not changed, not removed and not overwritten", async () => {
     const row = { v: 2, id: 'u3', anything: 'else' }
     await writeRow(row, 'u3')
-    expect(await store.list()).toEqual({ records: [upload('u1'), upload('u2')], damaged: 0 })
+    const unreadable = [{ id: 'u3', owner: undefined, damage: 'newer' }]
+    expect(await store.list()).toEqual({ records: [upload('u1'), upload('u2')], unreadable })
     expect(await store.change('u3', start)).toBeUndefined()
-    expect(await store.remove(['u3'])).toEqual([])
+    expect(await store.remove(['u3'], everyRecord)).toEqual([])
     await expect(store.add([entry('u3'), entry('u4')])).rejects.toMatchObject({ code: 'storage-failed' })
     expect(await store.get('u4')).toBeUndefined()
     expect(await rawRows('uploads')).toContainEqual(row)
@@ -482,7 +516,7 @@ describe('the connection of indexedDbStore', () => {
     await expect(store.list()).rejects.toMatchObject({ code: 'storage-failed', cause: lost })
     expect(connections).toHaveLength(2)
     broken.mockRestore()
-    expect(await store.list()).toEqual({ records: [], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [], unreadable: [] })
   })
 
   test('calls that lose one connection together share the next, and close() leaves none open', async () => {
@@ -495,18 +529,74 @@ describe('the connection of indexedDbStore', () => {
     for (const connection of connections) expect(() => connection.transaction('uploads')).toThrow()
   })
 
-  test('a newer page may upgrade: ours lets go at once', async () => {
+  test('a newer page may upgrade: ours lets go at once, and goes on in what it knows', async () => {
     await store.add([entry('u1')])
-    const newer = await request(indexedDB.open(databaseName, 2))
+    const asked = indexedDB.open(databaseName, 2)
+    asked.onupgradeneeded = () => asked.result.createObjectStore('of a newer version')
+    const newer = await request(asked)
+    await store.add([entry('u2')])
+    expect(await store.change('u1', start)).toMatchObject({ after: { status: 'uploading' } })
+    expect((await store.list()).records.map(({ id }) => id)).toEqual(['u1', 'u2'])
     expect(newer.version).toBe(2)
-    await expect(store.list()).rejects.toMatchObject({ code: 'storage-unavailable', cause: { name: 'VersionError' } })
     newer.close()
+  })
+
+  test('a newer database without our stores is left alone, and said to be of no use', async () => {
+    const asked = indexedDB.open(databaseName, 2)
+    asked.onupgradeneeded = () => asked.result.createObjectStore('uploads')
+    const newer = await request(asked)
+    await expect(store.list()).rejects.toMatchObject({ code: 'storage-unavailable', cause: { name: 'VersionError' } })
+    expect([...newer.objectStoreNames]).toEqual(['uploads'])
+    newer.close()
+  })
+
+  test('what the browser closed is told', async () => {
+    const closed = vi.fn()
+    const told = indexedDbStore(databaseName, closed)
+    await told.list()
+    forceCloseDatabase(connections.at(-1) as never)
+    await flush()
+    expect(closed).toHaveBeenCalledOnce()
+    told.close()
+  })
+
+  test('a call that another connection keeps waiting for too long is given up, and changes nothing later either', async () => {
+    await store.add([entry('u1')])
+    const database = await request(indexedDB.open(databaseName))
+    const uploads = database.transaction(['uploads', 'bytes', 'settings'], 'readwrite').objectStore('uploads')
+    let isBusy = true
+    const occupy = (): void => {
+      if (isBusy) uploads.get('u1').onsuccess = occupy
+    }
+    occupy()
+    fakeClock()
+    const calls: [string, Promise<unknown>][] = [
+      ['list', store.list()],
+      ['change', store.change('u1', start)],
+      ['remove', store.remove(['u1'])],
+      ['setting', store.setting('paused', () => true)],
+    ]
+    const failed = Promise.all(calls.map(([name, call]) => expect(call, name).rejects.toMatchObject({ code: 'storage-failed' })))
+    const adding = store.add([entry('u2', {}, new Blob([new Uint8Array(40_000)]))])
+    const late = vi.fn()
+    adding.catch(late)
+    await advance(9_500, 950)
+    await failed
+    expect(late).not.toHaveBeenCalled()
+    await advance(10)
+    expect(late).toHaveBeenCalledWith(expect.objectContaining({ code: 'storage-failed' }))
+    isBusy = false
+    vi.useRealTimers()
+    await flush()
+    database.close()
+    expect((await store.list()).records).toEqual([upload('u1')])
+    expect(await store.setting('paused')).toBeUndefined()
   })
 
   test('a database that is deleted under us is made anew', async () => {
     await store.add([entry('u1')])
     await request(indexedDB.deleteDatabase(databaseName))
-    expect(await store.list()).toEqual({ records: [], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [], unreadable: [] })
   })
 
   test('after close() a call opens again', async () => {
@@ -537,7 +627,7 @@ describe('the connection of indexedDbStore', () => {
     await flush()
     expect(connections).toHaveLength(before + 1)
     expect(() => connections.at(-1)?.transaction('uploads')).toThrow()
-    expect(await store.list()).toEqual({ records: [], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [], unreadable: [] })
     expect(vi.getTimerCount()).toBe(0)
   })
 
@@ -557,7 +647,7 @@ describe('the connection of indexedDbStore', () => {
     await advance(8_000)
     await failed
     blocked.mockRestore()
-    expect(await store.list()).toEqual({ records: [], damaged: 0 })
+    expect(await store.list()).toEqual({ records: [], unreadable: [] })
   })
 })
 
@@ -594,5 +684,5 @@ test.each<[string, () => void]>([
     globalThis.indexedDB = kept
   }
   vi.restoreAllMocks()
-  expect(await store.list()).toEqual({ records: [], damaged: 0 })
+  expect(await store.list()).toEqual({ records: [], unreadable: [] })
 })

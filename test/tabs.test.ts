@@ -1,5 +1,5 @@
-import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { type Channel, createTabs, type Locks, leaseBeat, type Tabs, type TabsOptions } from '../src/tabs.js'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { type Channel, createTabs, type Locks, leaseBeat, pulseBeat, type Tabs, type TabsOptions } from '../src/tabs.js'
 import { advance, fakeClock, flush } from './helpers/fake-clock.js'
 import { FakeLocks } from './helpers/locks.js'
 
@@ -217,4 +217,92 @@ test('closed before it ran, it takes no lock', async () => {
   await flush()
   expect(tab.turns).toEqual([])
   expect(await (locks as unknown as FakeLocks).query()).toEqual({ held: [], pending: [] })
+})
+
+describe('a runner that holds the lock', () => {
+  /** A page that hangs: what it is told does not reach it. */
+  const openFrozen = (): Tab & { thaw(): void } => {
+    let isFrozen = true
+    const late: (() => void)[] = []
+    const tab = openTab({
+      openChannel(channel) {
+        const opened = new BroadcastChannel(channel) as Channel
+        return {
+          postMessage: (message) => opened.postMessage(message),
+          addEventListener: (type, listener) =>
+            opened.addEventListener(type, (event) => (isFrozen ? late.push(() => listener(event)) : listener(event))),
+          close: () => opened.close(),
+        }
+      },
+    })
+    return Object.assign(tab, {
+      thaw() {
+        isFrozen = false
+        for (const hear of late) hear()
+      },
+    })
+  }
+
+  test('and lives keeps it, however long the others wait', async () => {
+    fakeClock()
+    const [first, second] = [openTab(), openTab()]
+    first.run()
+    await flush()
+    second.run()
+    await advance(40 * pulseBeat, pulseBeat)
+    expect([first.turns, second.turns]).toEqual([[true], []])
+  })
+
+  test('and hangs loses it to one of those who wait, within a minute; thawed, it waits like the others', async () => {
+    fakeClock()
+    const frozen = openFrozen()
+    const [second, third] = [openTab(), openTab()]
+    frozen.run()
+    await flush()
+    second.run()
+    third.run()
+    await advance(4 * pulseBeat, pulseBeat)
+    expect(frozen.turns).toEqual([true, false])
+    expect([second.turns, third.turns].filter((turns) => turns.at(-1) === true)).toHaveLength(1)
+    frozen.thaw()
+    await advance(20 * pulseBeat, pulseBeat)
+    expect(frozen.turns).toEqual([true, false])
+    second.close()
+    third.close()
+    await flush()
+    expect(frozen.turns).toEqual([true, false, true])
+  })
+
+  test('is left in peace by those who cannot hear it', async () => {
+    fakeClock()
+    const [first, deaf] = [openTab(), openTab({ openChannel: undefined })]
+    first.run()
+    await flush()
+    deaf.run()
+    await advance(20 * pulseBeat, pulseBeat)
+    expect([first.turns, deaf.turns]).toEqual([[true], []])
+  })
+
+  test('and is doubted is told once more that it is its turn; one that waits is not', async () => {
+    const [first, second] = [openTab(), openTab()]
+    first.run()
+    await flush()
+    second.run()
+    await flush()
+    first.doubt()
+    second.doubt()
+    expect([first.turns, second.turns]).toEqual([[true, true], []])
+  })
+})
+
+test('a lease that is doubted is told at the next beat', async () => {
+  fakeClock()
+  locks = undefined
+  const tab = openTab()
+  tab.run()
+  await flush()
+  tab.doubt()
+  expect(tab.turns).toEqual([true])
+  await advance(leaseBeat)
+  expect(tab.turns).toEqual([true, true])
 })

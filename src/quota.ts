@@ -1,0 +1,31 @@
+import { UploadError } from './errors.js'
+
+/** The part of `navigator.storage` that is used here; WebKitGTK has none of it, insecure origins neither. */
+export interface StorageQuota {
+  estimate?(): Promise<{ quota?: number; usage?: number }>
+  persist?(): Promise<boolean>
+  persisted?(): Promise<boolean>
+}
+
+/** Files below this, bytes, are written without asking first: the database refuses them as quickly. */
+const largeFile = 10 * 1_048_576
+/** An engine that does not answer in this time, ms, is not waited for. */
+const answerLimit = 1_000
+
+const soon = <T>(promise: Promise<T>): Promise<T | undefined> =>
+  Promise.race([promise.catch(() => undefined), new Promise<undefined>((resolve) => setTimeout(resolve, answerLimit))])
+
+/** Throws `quota-exceeded` where the browser says that a large file has no room, rather than after most of it was written. */
+export async function checkRoom(storage: StorageQuota | undefined, size: number): Promise<void> {
+  if (size < largeFile || !storage?.estimate) return
+  const { quota, usage = 0 } = (await soon(storage.estimate())) ?? {}
+  if (quota !== undefined && size > quota - usage) throw new UploadError('quota-exceeded', 'The browser has no room for this file.')
+}
+
+/** Asks the browser not to evict what is stored; resolves with its answer, `undefined` where it has none. Firefox asks its user. */
+export const askToPersist = async (storage: StorageQuota | undefined): Promise<boolean | undefined> =>
+  storage?.persist?.().catch(() => undefined)
+
+/** What it answered the last time; asks nobody. */
+export const isPersisted = async (storage: StorageQuota | undefined): Promise<boolean | undefined> =>
+  storage?.persisted?.().catch(() => undefined)
