@@ -83,6 +83,7 @@ const problems = {
     title: 'Upload-Metadata invalid',
     message: 'Upload-Metadata must be a comma-separated list of distinct keys, each followed by its base64 UTF-8 value.',
   },
+  request_invalid: { status: 400, title: 'Request invalid', message: 'The request is not as this address expects it.' },
   payload_too_large: { status: 413, title: 'Payload too large', message: 'The body is larger than this server accepts.' },
   unsupported_media_type: {
     status: 415,
@@ -118,12 +119,12 @@ export const jsonAnswer = (status: number, value: unknown, headers: [string, str
   body: utf8.encode(JSON.stringify(value)),
 })
 
-/** The problem document of a code, under its own status or another. */
-export function problemAnswer(code: ProblemCode, status: number = problems[code].status): Answer {
+/** The problem document of a code, under its own status or another, saying more of this case where it can. */
+export function problemAnswer(code: ProblemCode, status: number = problems[code].status, detail: string = problems[code].message): Answer {
   const problem: Problem = problems[code]
   const { title, message } = problem
   const type = problem.type ?? README_CODES
-  const body = { type, title, status, detail: message, error: code, message }
+  const body = { type, title, status, detail, error: code, message }
   return { status, headers: [['Content-Type', 'application/problem+json']], body: utf8.encode(JSON.stringify(body)) }
 }
 
@@ -230,12 +231,18 @@ export async function storableAnswer(response: Response): Promise<Answer> {
 export class Refusal extends Error {
   readonly code: ProblemCode
   readonly headers: [string, string][]
+  readonly detail: string
 
-  constructor(code: ProblemCode, headers: [string, string][] = [], options?: ErrorOptions) {
+  constructor(
+    code: ProblemCode,
+    headers: [string, string][] = [],
+    { detail = problems[code].message, ...options }: ErrorOptions & { detail?: string } = {},
+  ) {
     super(problems[code].message, options)
     this.name = 'Refusal'
     this.code = code
     this.headers = headers
+    this.detail = detail
   }
 
   get status(): number {
@@ -243,6 +250,6 @@ export class Refusal extends Error {
   }
 
   get answer(): Answer {
-    return problemAnswer(this.code)
+    return problemAnswer(this.code, this.status, this.detail)
   }
 }

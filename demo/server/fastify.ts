@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Answer, answerToStore, headersToKeep, REPLAY_MARKERS, Refusal, takeAnswer } from './answer.js'
 import { essenceOf, isJsonType, requestFingerprint } from './fingerprint.js'
 import {
@@ -86,6 +86,16 @@ const payloadOf = ({ body }: Answer): Buffer | undefined => (body.byteLength ===
 export function sendRefusal(reply: FastifyReply, { answer, headers }: Refusal): FastifyReply {
   putHead(reply, answer, headers)
   return reply.send(payloadOf(answer))
+}
+
+/** What Fastify itself has against a request, as a refusal. Null: the error is none of that kind. */
+function refusalOf(error: unknown): Refusal | null {
+  if (error instanceof Refusal) return error
+  const { code, statusCode = 500, message } = error as Partial<FastifyError>
+  if (!/^FST_ERR_(VALIDATION$|CTP_)/.test(code ?? '') || statusCode >= 500) return null
+  if (statusCode === 413) return new Refusal('payload_too_large')
+  if (statusCode === 415) return new Refusal('unsupported_media_type')
+  return new Refusal('request_invalid', [], { ...(message === undefined ? {} : { detail: message }), cause: error })
 }
 
 /** Gives the reply what an earlier request has left, or the refusal. Returns what is to be sent under it. */
@@ -214,6 +224,12 @@ async function addIdempotency(app: FastifyInstance, options: FastifyIdempotencyO
     return { claim: admission.claim, operation, thrown: false, isSettled: false }
   }
 
+  app.setErrorHandler((error, _request, reply) => {
+    const refusal = refusalOf(error)
+    // The app's own handler has the others.
+    if (!refusal) throw error
+    return sendRefusal(reply, refusal)
+  })
   app.decorateRequest('idempotency')
   app.addHook('preHandler', async (request, reply) => {
     let execution: Execution | null
@@ -265,7 +281,8 @@ class Declination extends Error {
 
 /**
  * The plugin for JSON routes: of the requests with one key to one route, one runs, and the others get its answer, or a problem document that says
- * why not. It guards POST, PUT, PATCH and DELETE of the scope it is registered in. Errors that the app answers are answers as well; what ends in
+ * why not. It guards POST, PUT, PATCH and DELETE of the scope it is registered in, where a thrown `Refusal` and what Fastify itself finds wrong with
+ * a request are problem documents too. Errors that the app answers are answers as well; what ends in
  * a 5xx by throwing is not stored, and runs again when the lease has run out. A hijacked reply is not stored either.
  */
 export const idempotency: typeof addIdempotency = Object.assign(addIdempotency, {

@@ -203,6 +203,43 @@ describe('the five outcomes', () => {
   })
 })
 
+describe('a request that Fastify itself refuses', () => {
+  it.each<[string, Fields, string]>([
+    ['does not fit the schema', { url: '/checked', body: {} }, '400 request_invalid'],
+    ['is no JSON', { body: '{"item":' }, '400 request_invalid'],
+    ['has no JSON where it says so', { body: '' }, '400 request_invalid'],
+    ['would change a prototype', { body: '{"__proto__":{}}' }, '400 request_invalid'],
+    ['is of a type nobody reads', { body: '<item/>', headers: { 'content-type': 'text/xml' } }, '415 unsupported_media_type'],
+    ['is longer than the app takes', { body: 'x'.repeat(1_100_000) }, '413 payload_too_large'],
+  ])('because it %s gets a problem document, and its key stays free', async (_name, fields, problem) => {
+    const { call, executed } = await createApp()
+    const key = newKey()
+    expect(problemOf(await call({ key, ...fields }))).toBe(problem)
+    expect((await call({ key, ...(fields.url ? { url: fields.url } : {}) })).statusCode).toBe(201)
+    expect(executed).toHaveBeenCalledTimes(1)
+  })
+
+  it('is told what is wrong with it, and outside the scope the app answers as it likes', async () => {
+    const { app, call } = await createApp()
+    expect((await call({ url: '/checked', body: {} })).json()).toMatchObject({ detail: "body must have required property 'item'" })
+    const outside = await app.inject(orderOf({ url: '/elsewhere', body: '{' }))
+    expect([outside.statusCode, Object.keys(outside.json() as object)]).toEqual([400, ['failed']])
+  })
+
+  it('in an app without an error handler gets a problem document too, and so does a refusal that a route throws', async () => {
+    const app = fastify()
+    opened.push(app)
+    app.register(async (scope) => {
+      scope.register(idempotency, { keys: createMemoryKeys(), authenticate: ownerOf })
+      scope.post('/orders', async () => {
+        throw new Refusal('media_unknown')
+      })
+    })
+    expect(problemOf(await app.inject(orderOf({ body: '{' })))).toBe('400 request_invalid')
+    expect(problemOf(await app.inject(orderOf({})))).toBe('404 media_unknown')
+  })
+})
+
 describe('scope', () => {
   it.each<[string, Fields]>([
     ['owner', { owner: 'bob' }],
