@@ -1,0 +1,5 @@
+import { describeWith } from '../helpers/describe-with.js'
+import { programs } from '../helpers/programs.js'
+import { itKeepsEveryPromise, useLanes } from './lanes.js'
+
+describeWith(programs.postgres, 'the server under faults, the other half', () => itKeepsEveryPromise(useLanes(), 2))
