@@ -15,8 +15,48 @@ const ifThere = async <Result>(work: Promise<Result>): Promise<Result | undefine
   }
 }
 
-const writeAll = async (file: FileHandle, chunk: Uint8Array): Promise<void> => {
-  for (let at = 0; at < chunk.byteLength; ) at += (await file.write(chunk, at)).bytesWritten
+/** Bytes that go to the disk at once: each call costs as much as a few of the small pieces that a connection gives. */
+const BATCH = 262_144
+
+interface BatchWriter {
+  write(chunk: Uint8Array): Promise<void>
+  /** Everything has been handed to the file, or the reason why not. */
+  flush(): Promise<void>
+}
+
+/** Writes in batches, and takes the next one while the last one is on its way. A failure is told at the next call. */
+function writeInBatches(file: FileHandle): BatchWriter {
+  let [batch, spare] = [Buffer.alloc(0), Buffer.alloc(0)]
+  let used = 0
+  let onItsWay = Promise.resolve()
+
+  const writeAll = async (bytes: Uint8Array): Promise<void> => {
+    for (let at = 0; at < bytes.byteLength; ) at += (await file.write(bytes, at)).bytesWritten
+  }
+  const send = async (): Promise<void> => {
+    await onItsWay
+    onItsWay = writeAll(batch.subarray(0, used))
+    // It is awaited by the next call.
+    onItsWay.catch(() => {})
+    ;[batch, spare] = [spare, batch]
+    used = 0
+  }
+  return {
+    async write(chunk) {
+      for (let at = 0; at < chunk.byteLength; ) {
+        if (batch.byteLength === 0) batch = Buffer.allocUnsafeSlow(BATCH)
+        const taken = Math.min(chunk.byteLength - at, BATCH - used)
+        batch.set(chunk.subarray(at, at + taken), used)
+        at += taken
+        used += taken
+        if (used === BATCH) await send()
+      }
+    },
+    async flush() {
+      if (used > 0) await send()
+      await onItsWay
+    },
+  }
 }
 
 /** A name is durable when its folder is. Windows cannot open a folder, and keeps names by itself. */
@@ -40,15 +80,28 @@ export async function createFolderObjects(folder: string): Promise<ObjectStore> 
       const path = pathOf(key)
       const part = `${path}.part`
       const file = await open(part, 'wx')
+      const batches = writeInBatches(file)
+      let isClosed = false
+      const checkOpen = (): void => {
+        if (isClosed) throw new TypeError('the object is finished or aborted')
+      }
       return {
-        write: (chunk) => writeAll(file, chunk),
+        async write(chunk) {
+          checkOpen()
+          await batches.write(chunk)
+        },
         async finish() {
+          checkOpen()
+          await batches.flush()
+          isClosed = true
           await file.sync()
           await file.close()
           await rename(part, path)
           await syncFolder(folder)
         },
         async abort() {
+          isClosed = true
+          // It waits for what is on its way.
           await file.close().catch(() => {})
           await rm(part, { force: true })
         },

@@ -1,44 +1,28 @@
-import { createHash, randomUUID } from 'node:crypto'
-import { createWriteStream } from 'node:fs'
-import { rm } from 'node:fs/promises'
+import { randomUUID } from 'node:crypto'
+import { mkdir, readdir, rm } from 'node:fs/promises'
+import { loadavg } from 'node:os'
 import { join } from 'node:path'
-import { Transform } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
-import fastify from 'fastify'
 import { applySchema, openPostgres } from '../../demo/server/database.js'
 import { createUploadHandler } from '../../demo/server/handler.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
 import { createFolderObjects } from '../../demo/server/objects-folder.js'
-import { startServer } from '../../demo/server/server.js'
+import { buildProgram, memoryPeak, type Program, startProgram } from '../faults/program.js'
 import { startPostgres } from '../helpers/postgres.js'
 import { makeTempFolder } from '../helpers/temp-folder.js'
 import { bearerOf, MiB, sha256, uploadRequest } from '../server/fixture.js'
-import { post } from '../server/wire.js'
+import { post, postStream } from '../server/wire.js'
 
 const ROUNDS = 5
 const UPLOADS = 12
 const AT_ONCE = 4
 const BODY_BYTES = 10 * MiB
+const BARE = 'test/bench/bare.ts'
+const OURS = 'upload handler on a folder and PostgreSQL'
 
 const median = (values: number[]): number => values.sort((a, b) => a - b)[Math.floor(values.length / 2)]!
 
-/** What nobody can do without: the same stream to a file, and its hash. */
-async function startBare(folder: string): Promise<{ url: string; close(): Promise<unknown> }> {
-  const app = fastify({ bodyLimit: 2048 * MiB })
-  app.addContentTypeParser('*', (_request, payload, done) => done(null, payload))
-  app.post('/uploads', async (request, reply) => {
-    const hash = createHash('sha256')
-    const hashed = new Transform({
-      transform(chunk, _encoding, done) {
-        hash.update(chunk)
-        done(null, chunk)
-      },
-    })
-    await pipeline(request.body as NodeJS.ReadableStream, hashed, createWriteStream(join(folder, randomUUID())))
-    return reply.code(201).send({ sha256: hash.digest('hex') })
-  })
-  const url = await app.listen({ port: 0, host: '127.0.0.1' })
-  return { url, close: () => app.close() }
+const empty = async (folder: string): Promise<void> => {
+  for (const name of await readdir(folder)) await rm(join(folder, name))
 }
 
 /** MiB/s of some uploads, a few at a time. */
@@ -93,38 +77,88 @@ async function roundTrips(url: string, folder: string): Promise<{ claim: number;
   return { claim, commit, replay }
 }
 
+/** Each in a process of its own, so that none pays for another, nor for the client. */
+async function compareThroughput(start: Record<string, () => Promise<Program>>, folder: string): Promise<void> {
+  const body = new Uint8Array(BODY_BYTES).fill(7)
+  const digest = sha256(body)
+  const names = Object.keys(start)
+  const programs = new Map<string, Program>()
+  const speeds = new Map<string, number[]>(names.map((name) => [name, []]))
+  try {
+    for (const name of names) programs.set(name, await start[name]!())
+    for (let round = -1; round < ROUNDS; round++) {
+      for (let n = 0; n < names.length; n++) {
+        const name = names[(n + round + 1) % names.length]!
+        const speed = await throughput(programs.get(name)!.url, body, digest)
+        // The first round is for warming up.
+        if (round >= 0) speeds.get(name)!.push(speed)
+        await empty(folder)
+      }
+    }
+  } finally {
+    for (const program of programs.values()) await program.kill()
+  }
+  const load = loadavg()[0]!.toFixed(1)
+  console.log(`server: ${UPLOADS} × 10 MiB, ${AT_ONCE} at once, medians of ${ROUNDS} rounds, load ${load}`)
+  for (const name of names) console.log(`server: ${name} ${median([...speeds.get(name)!]).toFixed(0)} MiB/s`)
+  const ours = speeds.get(OURS)!
+  for (const name of names.filter((name) => name !== OURS)) {
+    const ratio = median(ours.map((speed, round) => speed / speeds.get(name)![round]!))
+    console.log(`server: ratio to ${name} ${ratio.toFixed(2)} (aim: 0.85 or more)`)
+  }
+}
+
+/** What a process grows by from its start on, while bodies stream: first a short one, then a long one. */
+async function compareMemory(start: Record<string, () => Promise<Program>>, folder: string): Promise<void> {
+  const grown: Record<string, number[]> = {}
+  for (const [name, begin] of Object.entries(start)) {
+    const program = await begin()
+    try {
+      const idle = program.memory()
+      grown[name] = []
+      for (const bytes of [64 * MiB, 2048 * MiB]) {
+        const peak = await memoryPeak(program, async () => {
+          const answer = await postStream(program.url, bytes)
+          if (answer.status !== 201) throw new Error(`answered ${answer.status}`)
+          await answer.arrayBuffer()
+        })
+        grown[name].push((peak - idle) / MiB)
+        await empty(folder)
+      }
+      const [short, long] = grown[name].map((some) => some.toFixed(0))
+      console.log(
+        `server: memory of ${name}: ${(idle / MiB).toFixed(0)} MiB at first, ${short} more while 64 MiB stream, ${long} more while 2 GiB do`,
+      )
+    } finally {
+      await program.kill()
+    }
+  }
+}
+
 export async function benchServer(): Promise<void> {
   const postgres = await startPostgres()
   if (!postgres) return
   const folder = await makeTempFolder('bench')
-  const server = await startServer({ port: 0, host: '127.0.0.1', dataDir: folder.path, databaseUrl: postgres.url })
-  const bare = await startBare(folder.path)
-  const body = new Uint8Array(BODY_BYTES).fill(7)
-  const digest = sha256(body)
-  const measured = { bare: [] as number[], server: [] as number[], ratio: [] as number[] }
+  const objects = join(folder.path, 'objects')
+  const bare = (KIND: string) => () => startProgram({ KIND, FOLDER: objects }, BARE)
+  const ours = () => startProgram({ DATABASE_URL: postgres.url, DATA_DIR: folder.path })
   try {
-    for (const { url } of [bare, server]) await throughput(url, body, digest)
-    for (let round = 0; round < ROUNDS; round++) {
-      const order = round % 2 === 0 ? (['bare', 'server'] as const) : (['server', 'bare'] as const)
-      for (const name of order) measured[name].push(await throughput((name === 'bare' ? bare : server).url, body, digest))
-      measured.ratio.push(measured.server.at(-1)! / measured.bare.at(-1)!)
-      await rm(join(folder.path, 'objects'), { recursive: true }).then(() => createFolderObjects(join(folder.path, 'objects')))
-    }
-    const [one, other, ratio] = [measured.bare, measured.server, measured.ratio].map((values) => median([...values]))
-    console.log(
-      `server: ${UPLOADS} × 10 MiB, ${AT_ONCE} at once, medians of ${ROUNDS} rounds: bare route ${one!.toFixed(0)} MiB/s, upload handler on a folder and PostgreSQL ${other!.toFixed(0)} MiB/s`,
+    await buildProgram()
+    await buildProgram(BARE)
+    await mkdir(objects)
+    await compareThroughput(
+      { 'bare Fastify route': bare('fastify'), 'bare Fastify route with fsync': bare('fastify+fsync'), [OURS]: ours },
+      objects,
     )
-    console.log(`server: ratio ${ratio!.toFixed(2)} (aim: 0.85 or more)`)
+    await compareMemory({ 'bare node:http': bare('http'), [OURS]: ours }, objects)
     const database = openPostgres({ url: postgres.url, max: 1 })
     await applySchema(database)
     await database.close()
-    const { claim, commit, replay } = await roundTrips(postgres.url, join(folder.path, 'objects'))
+    const { claim, commit, replay } = await roundTrips(postgres.url, objects)
     console.log(
       `server: round trips of a claim ${claim}, of a replay ${replay}: ${claim + replay} (aim: 4 or fewer); of storing a file ${commit} more`,
     )
   } finally {
-    await bare.close()
-    await server.close()
     await postgres.stop()
     await folder.remove()
   }

@@ -1,16 +1,24 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { copyFileSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { copyFileSync, readdirSync, readFileSync, readlinkSync, renameSync } from 'node:fs'
+import { basename } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
 
 const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url))
-const program = at('.build/server/main.js')
+const schema = at('.build/server/schema.sql')
+const builtOf = (source: string): string => at(`.build/server/${basename(source, '.ts')}.js`)
 
-/** The server's program as one file: it starts in a fraction of the time, and its memory is its own and not that of a compiler. */
-export async function buildProgram(): Promise<void> {
+/**
+ * The server's program, or another one, as one file: it starts in a fraction of the time, and its memory is its own and not that of a compiler.
+ * Test files that run at the same time each build it, so it is put in its place as a whole.
+ */
+export async function buildProgram(source = 'demo/server/main.ts'): Promise<void> {
+  const program = builtOf(source)
   const options = { bundle: true, platform: 'node', format: 'esm', packages: 'external', logLevel: 'error' } as const
-  await build({ ...options, entryPoints: [at('demo/server/main.ts')], outfile: program })
-  copyFileSync(at('demo/server/schema.sql'), at('.build/server/schema.sql'))
+  const own = (path: string): string => `${path}.${process.pid}`
+  await build({ ...options, entryPoints: [at(source)], outfile: own(program) })
+  copyFileSync(at('demo/server/schema.sql'), own(schema))
+  for (const path of [schema, program]) renameSync(own(path), path)
 }
 
 export interface Program {
@@ -33,9 +41,9 @@ process.on('exit', () => {
 })
 
 /** Runs it and waits until it listens. `buildProgram` comes first. */
-export async function startProgram(env: Record<string, string>): Promise<Program> {
+export async function startProgram(env: Record<string, string>, source = 'demo/server/main.ts'): Promise<Program> {
   const { PATH = '', HOME = '' } = process.env
-  const child = spawn(process.execPath, [program], { env: { PATH, HOME, PORT: '0', ...env } })
+  const child = spawn(process.execPath, [builtOf(source)], { env: { PATH, HOME, PORT: '0', ...env } })
   children.add(child)
   let [stdout, stderr] = ['', '']
   child.stderr.setEncoding('utf8').on('data', (text: string) => {
@@ -45,7 +53,7 @@ export async function startProgram(env: Record<string, string>): Promise<Program
   const url = await new Promise<string>((resolve, reject) => {
     child.stdout.setEncoding('utf8').on('data', (text: string) => {
       stdout += text
-      const line = /^uponce demo on (http:\S+)\n/.exec(stdout)
+      const line = / on (http:\S+)\n/.exec(stdout)
       if (line) resolve(line[1]!)
     })
     void exited.then(() => reject(new Error(`the server ended before it listened: ${stderr}`)))
@@ -76,4 +84,18 @@ export async function startProgram(env: Record<string, string>): Promise<Program
         // Local address, remote address, state: 01 is established, 08 waits for our own end to be closed.
         .filter((line) => new RegExp(`^\\s*\\d+: 0100007F:${port} \\S+ (01|08) `).test(line)).length,
   }
+}
+
+/** The most resident memory while something ran, in bytes. */
+export async function memoryPeak(program: Program, work: () => Promise<void>): Promise<number> {
+  let most = program.memory()
+  const timer = setInterval(() => {
+    most = Math.max(most, program.memory())
+  }, 20)
+  try {
+    await work()
+  } finally {
+    clearInterval(timer)
+  }
+  return most
 }

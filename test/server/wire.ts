@@ -1,6 +1,6 @@
-import { randomUUID } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
 import { connect, type Socket } from 'node:net'
-import { sha256 } from './fixture.js'
+import { generatedBody, MiB, sha256 } from './fixture.js'
 
 export interface Post {
   key?: string
@@ -27,6 +27,23 @@ export const post = (
       ...headers,
     },
   })
+
+/** fetch() of an upload of zeros, made while they are read. */
+export function postStream(url: string, bytes: number, digest?: string): Promise<Response> {
+  let declared = digest
+  if (declared === undefined) {
+    const hash = createHash('sha256')
+    const zeros = new Uint8Array(MiB)
+    for (let left = bytes; left > 0; left -= MiB) hash.update(zeros.subarray(0, Math.min(left, MiB)))
+    declared = hash.digest('hex')
+  }
+  return fetch(`${url}/uploads`, {
+    method: 'POST',
+    body: generatedBody(bytes),
+    duplex: 'half',
+    headers: { Authorization: 'Bearer alice', 'Content-Type': 'image/jpeg', 'Idempotency-Key': randomUUID(), 'X-File-Sha256': declared },
+  } as RequestInit)
+}
 
 /** The head of an upload, for requests that are sent piece by piece. */
 export const headOf = (key: string, body: Uint8Array | string, extra: string[] = []): string =>
