@@ -36,6 +36,38 @@ export interface Delivery {
   answer: Promise<Answer | null>
 }
 
+export interface CarryOptions {
+  simulation: Simulation
+  process: Process
+  name: string
+  /** Aborts when the client goes away. */
+  gone: AbortSignal
+  handle: () => Promise<Response>
+  /** Told what the server has sent, whether or not it arrives. */
+  onAnswer: (answer: Answer) => void
+}
+
+/** Has a request answered and its answer brought back; null: none came. */
+export function carry({ simulation, process, name, gone, handle, onAnswer }: CarryOptions): Promise<Answer | null> {
+  return new Promise((resolve, reject) => {
+    const lose = (): void => resolve(null)
+    gone.addEventListener('abort', lose)
+    process.onCrash.push(lose)
+    const exchange = async (): Promise<void> => {
+      const response = await handle()
+      const text = await response.text()
+      const isProblem = response.headers.get('Content-Type') === 'application/problem+json'
+      const error = isProblem ? (JSON.parse(text) as { error: string }).error : null
+      const answer = { status: response.status, error, headers: response.headers, text }
+      onAnswer(answer)
+      const fate = await simulation.park('answer')
+      if (fate === 'crash before' || fate === 'crash after') simulation.crash(process)
+      resolve(fate === 'go' ? answer : null)
+    }
+    simulation.run(name, process, exchange).catch(reject)
+  })
+}
+
 export interface DeliveryOptions {
   simulation: Simulation
   worker: Worker
@@ -91,23 +123,16 @@ export function deliver({ simulation, worker, name, intent, corrupt = false, met
     pulled: 0,
     ended: false,
     cut: () => gone.abort(),
-    answer: new Promise((resolve, reject) => {
-      const lose = (): void => resolve(null)
-      gone.signal.addEventListener('abort', lose)
-      process.onCrash.push(lose)
-      const exchange = async (): Promise<void> => {
-        const response = await worker.handle(request)
-        const text = await response.text()
+    answer: carry({
+      simulation,
+      process,
+      name,
+      gone: gone.signal,
+      handle: () => worker.handle(request),
+      onAnswer: (answer) => {
         delivery.ended = true
-        const isProblem = response.headers.get('Content-Type') === 'application/problem+json'
-        const error = isProblem ? (JSON.parse(text) as { error: string }).error : null
-        const answer = { status: response.status, error, headers: response.headers, text }
         onAnswer(answer)
-        const fate = await simulation.park('answer')
-        if (fate === 'crash before' || fate === 'crash after') simulation.crash(process)
-        resolve(fate === 'go' ? answer : null)
-      }
-      inWorker(exchange).catch(reject)
+      },
     }),
   }
   return delivery

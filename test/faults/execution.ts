@@ -1,10 +1,12 @@
 import { type OpenDatabase, openPostgres } from '../../demo/server/database.js'
+import type { RespondPolicy } from '../../demo/server/idempotency.js'
 import type { ObjectStore, ObjectWriter } from '../../demo/server/objects.js'
 import { createRandom, type Random } from '../helpers/random.js'
 import { APP, bearerOf, HOUR, sha256 } from '../server/fixture.js'
 import { type Answer, CHUNK, createAnswers, type Delivery, deliver, type Intent } from './delivery.js'
 import { createChecker, must, nameOf, takeSnapshot, Violation } from './invariants.js'
-import { type Fate, type Gate, Simulation } from './simulation.js'
+import { createOrders, type Order, policies } from './orders.js'
+import { type Fate, type Gate, Simulation, type Thread } from './simulation.js'
 import { type Code, createWorker, type Statement, type Worker } from './worker.js'
 
 /** A database and object store for one execution after the other. */
@@ -76,6 +78,16 @@ interface Plan {
   imports: boolean
   /** Whether an object can be written after its writer was told that it failed, as in S3. */
   late: boolean
+  /** What clients want of a buffered handler. */
+  orders: Order[]
+  policy: RespondPolicy
+  waitMs: number
+}
+
+function ordersOf(random: Random, seed: number): Order[] {
+  if (random.chance(0.7)) return []
+  const order = { owner: random.pick(['alice', 'bob']), key: `order-${seed}`.padEnd(16, '-'), item: 'tea' }
+  return random.chance(0.2) ? [order, { ...order, item: 'milk' }] : [order]
 }
 
 function planOf(random: Random, seed: number): Plan {
@@ -102,7 +114,10 @@ function planOf(random: Random, seed: number): Plan {
     eventRate: random.pick([0.03, 0.1, 0.2]),
     maxInFlightPerOwner: random.pick([1, 8, 8]),
     imports: random.chance(0.1),
-    late: random.chance(0.5),
+    late: random.chance(0.35),
+    orders: ordersOf(random, seed),
+    policy: random.pick(policies),
+    waitMs: random.pick([0, 0, 0, 250]),
   }
 }
 
@@ -139,6 +154,10 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
   const claimants = new Set<string>()
   /** Requests that have changed a key's row without having claimed it. */
   const intruders = new Set<string>()
+  /** Requests that have set a key free. */
+  const releasers = new Set<string>()
+  /** Requests of which a step has failed. */
+  const failed = new Set<string>()
   const writers = new Map<string, string>()
   const outlived = new Set<string>()
   const opened: ObjectWriter[] = []
@@ -160,7 +179,8 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
     for (const { kind, rows, params, thread } of statements) {
       tell(`     ${thread.name} ${kind} ${rows} row(s)`)
       if (kind === 'CLAIM' && rows > 0) claimants.add(thread.name)
-      else if (rows > 0 && ['RENEW', 'COMPLETE', 'RELEASE'].includes(kind) && !claimants.has(thread.name)) intruders.add(thread.name)
+      if (kind === 'RELEASE' && rows > 0) releasers.add(thread.name)
+      if (rows > 0 && ['RENEW', 'COMPLETE', 'RELEASE'].includes(kind) && !claimants.has(thread.name)) intruders.add(thread.name)
       if (kind === 'INTEND') writers.set(params[0] as string, thread.name)
       // The sweeper has waited for longer than any upload may take: only a process that slept all that time can still be writing.
       const writer = writers.get(params[0] as string)
@@ -179,6 +199,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
       objects,
       onEffect,
       mayBeLate: plan.late,
+      policy: plan.policy,
       onWriter: (writer) => opened.push(writer),
       settings: {
         authenticate: bearerOf,
@@ -189,6 +210,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
           maxUploadMs: MAX_RUN,
           maxBytes: MAX_BYTES,
           discardBytes: DISCARD,
+          waitMs: plan.waitMs,
           maxInFlightPerOwner: plan.maxInFlightPerOwner,
         },
         onStored: ({ key }) =>
@@ -246,6 +268,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
   const answered: [Delivery, Answer][] = []
   async function judge(): Promise<void> {
     await look()
+    for (const [order, name, answer] of orderAnswers.splice(0)) orders.check(order, name, answer)
     for (const [delivery, answer] of answered.splice(0)) {
       answers.check(delivery, answer, intruders.has(delivery.name))
       must(
@@ -266,6 +289,41 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
     await deliver({ simulation, worker, name, intent, method: 'GET', onAnswer }).answer
   }
   const lookedUp: [Intent, Answer][] = []
+
+  const orders = createOrders({
+    simulation,
+    random,
+    policy: plan.policy,
+    latest: () => checker.last,
+    fail,
+    did: (thread, what) => ({ claim: claimants, intrude: intruders, release: releasers })[what].has(thread),
+    mayHaveFailed: (thread) => failed.has(thread),
+  })
+  const orderAnswers: [Order, string, Answer][] = []
+  /** Orders without an answer yet. */
+  const openOrders = new Map<string, { worker: Worker; cut(): void }>()
+  function place(order: Order, worker: Worker): Promise<Answer | null> {
+    const name = `${worker.name} o${++placed}`
+    tell(`${order.owner}/${order.key} is sent to ${name}, for ${order.item}`)
+    const { cut, answer } = orders.send(order, worker, name, (answer) => {
+      openOrders.delete(name)
+      tell(
+        `     ${name} answers ${answer.status} ${answer.text.slice(0, 40)}${answer.headers.has('Idempotent-Replayed') ? ' (replay)' : ''}`,
+      )
+      orderAnswers.push([order, name, answer])
+    })
+    openOrders.set(name, { worker, cut })
+    return answer
+  }
+  let placed = 0
+
+  const customer = async (order: Order): Promise<void> => {
+    for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+      if ((await simulation.park('send', { canFail: false })) !== 'go') return
+      const answer = await place(order, random.pick(workers))
+      if (answer && answer.status < 300) return
+    }
+  }
 
   /** A client that tries again until it knows. */
   let working = 0
@@ -297,7 +355,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
     await observe(null)
   }
 
-  const canRun = ({ thread: { process } }: Gate): boolean => process?.frozen !== true
+  const canRun = ({ thread: { process } }: { thread: Thread }): boolean => process?.frozen !== true
 
   const thaw = (): void => {
     for (const { process } of workers) process.frozen = false
@@ -339,7 +397,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         worker.process.frozen = random.chance(0.7)
         return elapse(`61 s, ${worker.process.frozen ? `asleep in ${worker.name},` : ''}`, LEASE + 1000)
       case 'timer': {
-        const timers = simulation.timers.filter(({ thread: { process } }) => process?.frozen !== true)
+        const timers = simulation.timers.filter((timer) => !timer.isPause && canRun(timer))
         if (timers.length === 0) return
         // Renewals come often, time-outs seldom.
         const beats = timers.filter(({ repeats }) => repeats)
@@ -357,6 +415,11 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         tell(`${worker.name} dies`)
         return simulation.crash(worker.process)
       case 'cut':
+        if (openOrders.size > 0 && random.chance(0.3)) {
+          const [name, { cut }] = random.pick([...openOrders])
+          tell(`the client of ${name} goes away`)
+          return cut()
+        }
         if (open.length > 0) {
           const cut = random.pick(open)
           tell(`the client of ${cut.name} goes away`)
@@ -366,16 +429,17 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
       case 'sweep':
         return sweep(worker)
       case 'again':
-        send(intent, worker)
+        if (plan.orders.length > 0 && random.chance(0.5)) void place(random.pick(plan.orders), worker).catch(fail)
+        else send(intent, worker)
         return
       case 'ask':
         void lookUp(intent, worker).catch(fail)
         return
       case 'break':
         tell(`the connections of ${worker.name} break`)
+        for (const [name, order] of openOrders) if (order.worker === worker) failed.add(name)
         return lane.disconnect(n)
       case 'day':
-        if (random.chance(0.5)) return
         thaw()
         worker.process.frozen = random.chance(0.7)
         if (random.chance(0.5)) return elapse(`73 h, ${worker.process.frozen ? `asleep in ${worker.name},` : ''}`, RETENTION + HOUR)
@@ -391,12 +455,16 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
 
   /** The steps that are hardest to get right are few among many. */
   const isLateFinish = ({ label }: Gate): boolean => label === 'finish' && plan.late
-  const rateOf = (gate: Gate): number => (gate.label === 'COMMIT' || isLateFinish(gate) ? 4 * plan.faultRate : plan.faultRate)
+  const rateOf = (gate: Gate): number => {
+    if (gate.label === 'COMMIT') return Math.min(0.5, 8 * plan.faultRate)
+    return isLateFinish(gate) ? 4 * plan.faultRate : plan.faultRate
+  }
   const fates: Fate[] = ['fail before', 'fail after', 'fail after', 'crash before', 'crash after']
   function proceed(gate: Gate, mayFail: boolean): void {
     const canFail = mayFail && gate.canFail && gate.thread.process !== null && random.chance(rateOf(gate))
     const fate = canFail ? random.pick(isLateFinish(gate) ? (['fail before', 'crash before'] as const) : fates) : 'go'
     if (fate.startsWith('fail') && gate.label === 'hook') failedHooks.add(gate.thread.name)
+    if (fate !== 'go') failed.add(gate.thread.name)
     tell(`${gate.thread.name} ${gate.label}${fate === 'go' ? '' : ` ${fate}`}`)
     gate.open(fate)
   }
@@ -418,8 +486,13 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         continue
       }
       const ready = simulation.gates.filter(canRun)
+      const pauses = simulation.timers.filter((timer) => timer.isPause && canRun(timer))
+      if (pauses.length > 0 && (ready.length === 0 || random.chance(0.15))) {
+        random.pick(pauses).run()
+        continue
+      }
       if (ready.length === 0) {
-        if (simulation.gates.length === 0) return
+        if (simulation.gates.length === 0 && !simulation.timers.some(({ isPause }) => isPause)) return
         thaw()
         continue
       }
@@ -463,6 +536,16 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         if (plan.intents.filter((other) => nameOf(other) === nameOf(intent)).length > 1) continue
         must(outcome.status === 200, `G6: ${round} a look-up of ${nameOf(intent)} is answered ${outcome.status}`)
       }
+      for (const order of plan.orders.slice(0, 1)) {
+        const first = (await place(order, random.pick(workers)))!
+        const again = (await place(order, random.pick(workers)))!
+        await judge()
+        const wasReplay = first.headers.has('Idempotent-Replayed')
+        const isOther = first.error === 'idempotency_key_reuse' && plan.orders.length > 1
+        must(isOther || wasReplay || first.status === 201, `G6: ${round} ${order.key} is answered ${first.status} ${first.error}`)
+        must(!wasReplay || round === 'after the lease', `N: ${round} ${order.key} is answered with a replay`)
+        must(isOther || (again.text === first.text && again.headers.has('Idempotent-Replayed')), `I4: two answers to ${order.key} differ`)
+      }
       if (round === 'after the lease') {
         await elapse('7 h', 7 * HOUR)
         await simulation.run('sweep', null, () => workers[0]!.sweep(SWEEP))
@@ -483,6 +566,9 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
   try {
     for (const intent of plan.intents) {
       for (let n = 0; n < plan.clients; n++) void simulation.run(`client of ${nameOf(intent)}`, null, () => client(intent)).catch(fail)
+    }
+    for (const order of plan.orders) {
+      for (let n = 0; n < plan.clients; n++) void simulation.run(`customer of ${order.key}`, null, () => customer(order)).catch(fail)
     }
     await run(true, () => working === 0 || steps >= MAX_STEPS)
     await conclude()

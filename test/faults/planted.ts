@@ -66,6 +66,18 @@ export const plantedFaults: Planted[] = [
     from: 'if (!staged.writer?.isUnsettled?.()) await',
     to: 'await',
   },
+  {
+    name: 'an answer sent although its claim is lost',
+    file: 'idempotency.ts',
+    from: "if (fate === 'store' && !(await claim.store(answer))) return await afterFence(operation)",
+    to: "if (fate === 'store' && !(await claim.store(answer))) return null",
+  },
+  {
+    name: 'a key set free though its handler may have done half of its work',
+    file: 'wrapper.ts',
+    from: "if (respondPolicy({ status: 500, thrown: true }) === 'release') await",
+    to: 'await',
+  },
 ]
 
 /** The server's code with the fault in it, loaded from a copy. */
@@ -79,12 +91,13 @@ export async function plant({ name, file, from, to }: Planted): Promise<Code> {
     if (after === undefined || more.length > 0) throw new Error(`${file} does not say exactly once: ${from}`)
     await writeFile(folder + file, before + to! + after)
   }
-  const [handler, idempotency, keys] = await Promise.all(
-    ['handler.ts', 'idempotency.ts', 'keys-sql.ts'].map((module) => import(/* @vite-ignore */ folder + module)),
+  const [handler, idempotency, keys, wrapper] = await Promise.all(
+    ['handler.ts', 'idempotency.ts', 'keys-sql.ts', 'wrapper.ts'].map((module) => import(/* @vite-ignore */ folder + module)),
   )
   return {
     createUploadHandler: handler.createUploadHandler,
     createIdempotency: idempotency.createIdempotency,
     createSqlKeys: keys.createSqlKeys,
+    createIdempotentHandler: wrapper.createIdempotentHandler,
   }
 }

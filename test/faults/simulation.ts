@@ -32,6 +32,8 @@ export interface Timer {
   thread: Thread
   ms: number
   repeats: boolean
+  /** Somebody looks again and again: such a one is as ready to go on as who waits at a gate. */
+  isPause: boolean
   run: () => void
 }
 
@@ -65,6 +67,8 @@ export class Simulation {
   timers: Timer[] = []
   /** Gates stand open. */
   isFree = false
+  /** Passes with the pauses, in ms: what `performance.now()` says inside of it. */
+  now = 0
   openTransactions = 0
   #running = new Set<object>()
   #blocked = new Set<object>()
@@ -196,7 +200,10 @@ export class Simulation {
   }
 }
 
-/** Takes over the timers that are set inside a simulation; all others stay as they are. The returned function undoes it. */
+/** Longest time between two looks, in ms. */
+const PAUSE_MS = 100
+
+/** Takes over the timers that are set inside a simulation, and its time; all others stay as they are. The returned function undoes it. */
 export function simulateTimers(): () => void {
   const {
     setTimeout: realTimeout,
@@ -204,6 +211,7 @@ export function simulateTimers(): () => void {
     clearTimeout: realClearTimeout,
     clearInterval: realClearInterval,
   } = globalThis
+  const realNow = performance.now.bind(performance)
   const simulated = new WeakSet<object>()
 
   const set = (real: typeof setTimeout | typeof setInterval, repeats: boolean) =>
@@ -215,8 +223,10 @@ export function simulateTimers(): () => void {
         thread,
         ms,
         repeats,
+        isPause: !repeats && ms <= PAUSE_MS,
         run: () => {
           if (!repeats) clear(timer)
+          if (timer.isPause) simulation.now += ms
           threads.run(thread, run)
         },
       }
@@ -233,11 +243,16 @@ export function simulateTimers(): () => void {
     else real(timer as never)
   }
 
+  performance.now = () => {
+    const simulation = threads.getStore()?.simulation
+    return simulation && !simulation.isFree ? simulation.now : realNow()
+  }
   globalThis.setTimeout = set(realTimeout, false)
   globalThis.setInterval = set(realInterval, true) as unknown as typeof setInterval
   globalThis.clearTimeout = clearOr(realClearTimeout) as typeof clearTimeout
   globalThis.clearInterval = clearOr(realClearInterval) as typeof clearInterval
   return () => {
+    performance.now = realNow
     Object.assign(globalThis, {
       setTimeout: realTimeout,
       setInterval: realInterval,

@@ -1,8 +1,9 @@
 import type { OpenDatabase } from '../../demo/server/database.js'
 import type { createUploadHandler, UploadHandlerOptions } from '../../demo/server/handler.js'
-import type { createIdempotency, SweepOptions } from '../../demo/server/idempotency.js'
+import type { createIdempotency, RespondPolicy, SweepOptions } from '../../demo/server/idempotency.js'
 import type { createSqlKeys, Database, Queryable, Row } from '../../demo/server/keys-sql.js'
 import type { ObjectStore, ObjectWriter } from '../../demo/server/objects.js'
+import { createIdempotentHandler, type FetchHandler } from '../../demo/server/wrapper.js'
 import { type PassOptions, type Process, type Simulation, type Thread, threads } from './simulation.js'
 
 /** The server's code: as it is, or with a fault planted. */
@@ -10,6 +11,8 @@ export interface Code {
   createUploadHandler: typeof createUploadHandler
   createIdempotency: typeof createIdempotency
   createSqlKeys: typeof createSqlKeys
+  /** Absent: as it is. */
+  createIdempotentHandler?: typeof createIdempotentHandler
 }
 
 export type StatementKind =
@@ -63,6 +66,8 @@ export interface WorkerOptions {
   /** Whether an object can be written after its writer was told that it failed. */
   mayBeLate: boolean
   settings: Omit<UploadHandlerOptions, 'keys' | 'objects'>
+  /** What becomes of the keys of other requests than uploads. */
+  policy: RespondPolicy
   /** Told of every object that is begun. */
   onWriter: (writer: ObjectWriter) => void
   /** Told when a statement can have had its effect: at once, or at the COMMIT of its transaction. */
@@ -73,6 +78,8 @@ export interface Worker {
   name: string
   process: Process
   handle(request: Request): Promise<Response>
+  /** Any other request, which a buffered handler carries out. */
+  order(request: Request, owner: string, handler: FetchHandler): Promise<Response>
   sweep(options: Omit<SweepOptions, 'objects'>): Promise<void>
   /** A new process in place of the dead one, on the same pool. */
   restart(): void
@@ -146,6 +153,7 @@ function gatedObjects({ simulation, objects, mayBeLate, onWriter }: WorkerOption
         let isUnsettled = false
         /** As S3 does: the call has failed for its caller, and is carried out at some time after it. */
         const finishLate = async (): Promise<void> => {
+          await objects.delete(key)
           const again = await objects.create(key)
           for (const chunk of chunks) await again.write(chunk)
           await again.finish()
@@ -173,13 +181,16 @@ function gatedObjects({ simulation, objects, mayBeLate, onWriter }: WorkerOption
 }
 
 export function createWorker(options: WorkerOptions): Worker {
-  const { name, code, settings } = options
+  const { name, code, settings, policy } = options
+  const { leaseMs, retentionMs, waitMs } = { ...settings.limits }
+  const createOrders = code.createIdempotentHandler ?? createIdempotentHandler
   const keys = code.createSqlKeys(gatedDatabase(options))
   const objects = gatedObjects(options)
   const idempotency = code.createIdempotency({ keys })
   const start = () => ({
     process: { name, alive: true, frozen: false, onCrash: [] } as Process,
     handle: code.createUploadHandler({ ...settings, keys, objects }),
+    orders: createOrders({ keys, leaseMs: leaseMs!, retentionMs: retentionMs!, waitMs: waitMs!, respondPolicy: policy }),
   })
   let running = start()
   return {
@@ -188,6 +199,7 @@ export function createWorker(options: WorkerOptions): Worker {
       return running.process
     },
     handle: (request) => running.handle(request),
+    order: (request, owner, handler) => running.orders.handle(request, { owner }, handler),
     // Its failures are those that were injected; the next sweep makes up for them.
     sweep: (limits) =>
       idempotency.sweep({ ...limits, objects }).then(
