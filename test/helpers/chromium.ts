@@ -1,5 +1,6 @@
 import { type BrowserContext, chromium, type Page } from 'playwright-core'
 import { expect } from 'vitest'
+import type { Engine, EnginePage } from './engine.js'
 import { programs } from './programs.js'
 import { makeTempFolder } from './temp-folder.js'
 
@@ -13,8 +14,14 @@ export interface Chromium {
   close(): Promise<void>
 }
 
-// Without the last ones Chromium knocks at the network by itself.
-const args = ['--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync']
+/** Without the last ones Chromium knocks at the network by itself. */
+export const quietArgs = [
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+]
 
 export const launchChromium = async (ownArgs: string[] = []): Promise<Chromium> => {
   const profile = await makeTempFolder('chromium')
@@ -24,7 +31,7 @@ export const launchChromium = async (ownArgs: string[] = []): Promise<Chromium> 
       executablePath: programs.chromium.path!,
       headless: true,
       chromiumSandbox: false,
-      args: [...args, ...ownArgs],
+      args: [...quietArgs, ...ownArgs],
     })
   let context = await launch()
   return {
@@ -47,3 +54,21 @@ export const launchChromium = async (ownArgs: string[] = []): Promise<Chromium> 
     },
   }
 }
+
+/** The same as an engine among others. */
+export const launchChromiumEngine = async (): Promise<Engine> => {
+  const chromium = await launchChromium()
+  const newPage = async (): Promise<EnginePage> => pageOf(await chromium.newPage())
+  return { ...(await newPage()), newPage, close: () => chromium.close() }
+}
+
+const pageOf = (page: Page): EnginePage => ({
+  async goto(url) {
+    await page.goto(url)
+  },
+  async reload() {
+    await page.reload()
+  },
+  evaluate: (expression) => page.evaluate(expression),
+  close: () => page.close(),
+})
