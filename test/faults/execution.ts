@@ -440,6 +440,8 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
         for (const [name, order] of openOrders) if (order.worker === worker) failed.add(name)
         return lane.disconnect(n)
       case 'day':
+        // S3 takes minutes at most, and refuses signatures that are older than 15.
+        await simulation.deliverAllLate()
         thaw()
         worker.process.frozen = random.chance(0.7)
         if (random.chance(0.5)) return elapse(`73 h, ${worker.process.frozen ? `asleep in ${worker.name},` : ''}`, RETENTION + HOUR)
@@ -510,7 +512,7 @@ export async function execute({ lane, seed, code }: ExecutionOptions): Promise<T
     await run(false, () => false)
     must(simulation.openTransactions === 0, 'a transaction was left open')
     simulation.isFree = true
-    while (simulation.late.length > 0) await simulation.deliverLate()
+    await simulation.deliverAllLate()
     await elapse('61 s', LEASE + 1000)
     const stored = new Set<string>()
     for (const round of ['after the lease', 'after the retention']) {

@@ -130,10 +130,13 @@ export class Simulation {
   }
 
   /** What was given up is carried out all the same. */
-  async deliverLate(call = this.late[0]): Promise<void> {
-    if (!call) return
-    this.late.splice(this.late.indexOf(call), 1)
-    await threads.exit(call)
+  async deliverLate(): Promise<void> {
+    const call = this.late.shift()
+    if (call) await threads.exit(call)
+  }
+
+  async deliverAllLate(): Promise<void> {
+    while (this.late.length > 0) await this.deliverLate()
   }
 
   /** Something real goes on, until the returned function is called. */
