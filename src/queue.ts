@@ -275,10 +275,10 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (opening) ledger.read().then(look, () => {})
   }
 
-  /** The browser has closed the database: perhaps its user has cleared the storage. */
+  /** The browser has closed the database: perhaps its user has cleared the storage. Each tab notices by itself. */
   async function missLost(): Promise<void> {
-    const lost = await ledger.read().catch(() => 0)
-    if (lost > 0) ledger.tell({ type: 'warning', message: `The browser has removed ${lost} uploads with its storage.` })
+    const lost = await patiently(ledger.read).catch(() => 0)
+    if (lost > 0) ledger.hear({ type: 'warning', message: `The browser has removed ${lost} uploads with its storage.` })
   }
 
   /** Something changed: there may be something to start, or nothing left to wait for. */

@@ -92,13 +92,17 @@ const failure = (cause: unknown): UploadError => {
     : new UploadError('storage-failed', 'The browser could not store or read the upload.', { cause })
 }
 
-/** Errors of a handle that is dead while the database is well: WebKit drops connections of pages in the background. */
+/**
+ * Errors of a handle that is dead while the database is well: WebKit drops connections of pages in the background, and Chromium, while it
+ * clears storage, those that are just being opened.
+ */
 const isConnectionLost = (error: unknown): boolean => {
-  const { name, message } = error as { name?: string; message?: string }
+  const { name, message, cause } = error as { name?: string; message?: string; cause?: { name?: unknown } }
+  if (error instanceof UploadError) return cause?.name === 'AbortError'
   return name === 'InvalidStateError' || (name === 'UnknownError' && /connection/i.test(message ?? ''))
 }
 
-/** The store in IndexedDB. Opens on first use, and again whenever the browser has closed it, of which `onClosed` hears. */
+/** The store in IndexedDB. Opens on first use, and again whenever the browser has closed or somebody deleted it, of which `onClosed` hears. */
 export function indexedDbStore(databaseName: string, onClosed = (): void => {}): Store {
   let opening: Promise<Database> | undefined
 
@@ -123,9 +127,11 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
         blocked() {
           blocked = true
         },
-        blocking(_current, _next, event) {
+        blocking(_current, next, event) {
           forget(attempt)
           ;(event.target as IDBDatabase).close()
+          // Deleted, not upgraded.
+          if (next === null) onClosed()
         },
         terminated() {
           forget(attempt)
@@ -254,20 +260,27 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
 
   const sizeOf = ({ bytes }: Entry): number => ('size' in bytes ? bytes.size : bytes.byteLength)
 
+  const readUnlessSucceeded = async (transaction: Transaction, id: string): Promise<PendingUpload | undefined> => {
+    const existing = parseRow(await transaction.objectStore('uploads').get(id))
+    if ('damage' in existing && existing.damage === 'newer')
+      throw new UploadError('storage-failed', 'A newer version of this page holds an upload of this id.')
+    return 'record' in existing && existing.record.status !== 'succeeded' ? existing.record : undefined
+  }
+
   const add = (entries: readonly Entry[]): Promise<PendingUpload[]> =>
     transact(
       ['uploads', 'bytes'],
-      (transaction) =>
-        Promise.all(
-          entries.map(async ({ record, bytes }) => {
-            const existing = parseRow(await transaction.objectStore('uploads').get(record.id))
-            if ('damage' in existing && existing.damage === 'newer')
-              throw new UploadError('storage-failed', 'A newer version of this page holds an upload of this id.')
-            if ('record' in existing && existing.record.status !== 'succeeded') return existing.record
-            await Promise.all([write(transaction, 'uploads', record, record.id), write(transaction, 'bytes', bytes, record.id)])
-            return record
-          }),
-        ),
+      async (transaction) => {
+        const kept = await Promise.all(entries.map(({ record }) => readUnlessSucceeded(transaction, record.id)))
+        const fresh = entries.filter((_entry, place) => !kept[place])
+        // Blobs first: WebKit, when it refuses one, never answers what was asked before, and the transaction never ends.
+        const blobsFirst = [...fresh.filter(({ bytes }) => 'size' in bytes), ...fresh.filter(({ bytes }) => !('size' in bytes))]
+        await Promise.all([
+          ...blobsFirst.map(({ record, bytes }) => write(transaction, 'bytes', bytes, record.id)),
+          ...fresh.map(({ record }) => write(transaction, 'uploads', record, record.id)),
+        ])
+        return entries.map(({ record }, place) => kept[place] ?? record)
+      },
       callLimit + entries.reduce((bytes, entry) => bytes + sizeOf(entry), 0) / slowestWrite,
     )
 

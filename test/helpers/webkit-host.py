@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """A WebKitGTK browser for WebKitWebDriver that keeps its data in WEBKIT_DATA.
 
-MiniBrowser --automation is always ephemeral, and there WebKit refuses Blobs in IndexedDB.
+Where that is empty it keeps nothing, as MiniBrowser --automation always does: there WebKit refuses Blobs in IndexedDB.
 """
 
 import os
@@ -13,7 +13,10 @@ gi.require_version('WebKit2', '4.1')
 from gi.repository import Gtk, WebKit2
 
 data = os.environ['WEBKIT_DATA']
-manager = WebKit2.WebsiteDataManager(base_data_directory=data + '/data', base_cache_directory=data + '/cache')
+if data:
+    manager = WebKit2.WebsiteDataManager(base_data_directory=data + '/data', base_cache_directory=data + '/cache')
+else:
+    manager = WebKit2.WebsiteDataManager.new_ephemeral()
 context = WebKit2.WebContext(website_data_manager=manager)
 context.set_automation_allowed(True)
 

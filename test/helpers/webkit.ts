@@ -2,18 +2,19 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { fileURLToPath } from 'node:url'
-import type { Engine } from './engine.js'
+import type { Engine, EnginePage } from './engine.js'
 import { makeTempFolder } from './temp-folder.js'
 
-/** WebKitGTK over WebDriver (https://w3c.github.io/webdriver/), on a virtual screen. */
-export const launchWebKit = async (): Promise<Engine> => {
+/** WebKitGTK over WebDriver (https://w3c.github.io/webdriver/), on a virtual screen. `ephemeral`: as a private window, which keeps nothing. */
+export const launchWebKit = async ({ ephemeral = false } = {}): Promise<Engine> => {
   const folder = await makeTempFolder('webkit')
   const data = folder.path
   const port = await freePort()
+  const places = { HOME: data, TMPDIR: data, XDG_DATA_HOME: data, XDG_CACHE_HOME: data }
   const driver = spawn('xvfb-run', ['--auto-servernum', 'WebKitWebDriver', '--host=127.0.0.1', `--port=${port}`], {
     stdio: 'ignore',
     detached: true,
-    env: { ...process.env, HOME: data, TMPDIR: data, XDG_DATA_HOME: data, XDG_CACHE_HOME: data, WEBKIT_DATA: data },
+    env: { ...process.env, ...places, WEBKIT_DATA: ephemeral ? '' : data },
   })
   const exited = once(driver, 'exit')
   const kill = (): void => void process.kill(-driver.pid!, 'SIGTERM')
@@ -40,18 +41,48 @@ const openSession = async (call: Call, stop: () => Promise<void>): Promise<Engin
   const { sessionId } = await call<{ sessionId: string }>('POST', '/session', { capabilities })
   const session = `/session/${sessionId}`
   await call('POST', `${session}/timeouts`, { script: 60_000, pageLoad: 30_000 })
+
+  // A session speaks to one window at a time.
+  let last: Promise<unknown> = Promise.resolve()
+  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
+    const next = last.then(work)
+    last = next.catch(() => {})
+    return next
+  }
+
+  const pageOf = (handle: string): EnginePage => {
+    const inWindow = <T>(method: string, path: string, body?: unknown): Promise<T> =>
+      inTurn(async () => {
+        await call('POST', `${session}/window`, { handle })
+        return call<T>(method, session + path, body)
+      })
+    return {
+      async goto(url) {
+        await inWindow('POST', '/url', { url })
+      },
+      async reload() {
+        await inWindow('POST', '/refresh', {})
+      },
+      async evaluate<T>(expression: string) {
+        const script = `
+          const done = arguments[arguments.length - 1]
+          Promise.resolve().then(() => (${expression})).then((value) => done({ value }), (error) => done({ error: error.name + ': ' + error.message }))
+        `
+        const { value, error } = await inWindow<{ value: T; error?: string }>('POST', '/execute/async', { script, args: [] })
+        if (error) throw new Error(error)
+        return value
+      },
+      async close() {
+        await inWindow('DELETE', '/window')
+      },
+    }
+  }
+
   return {
-    async goto(url) {
-      await call('POST', `${session}/url`, { url })
-    },
-    async evaluate<T>(expression: string) {
-      const script = `
-        const done = arguments[arguments.length - 1]
-        Promise.resolve().then(() => (${expression})).then((value) => done({ value }), (error) => done({ error: error.name + ': ' + error.message }))
-      `
-      const { value, error } = await call<{ value: T; error?: string }>('POST', `${session}/execute/async`, { script, args: [] })
-      if (error) throw new Error(error)
-      return value
+    ...pageOf(await call<string>('GET', `${session}/window`)),
+    async newPage() {
+      const { handle } = await inTurn(() => call<{ handle: string }>('POST', `${session}/window/new`, { type: 'window' }))
+      return pageOf(handle)
     },
     async close() {
       await call('DELETE', session).catch(() => {})
