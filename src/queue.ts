@@ -157,6 +157,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   let keeping = false
   let started = false
   let away = false
+  let rereading: Promise<void> | undefined
 
   const ledger = createLedger<Result>({
     store: () => store,
@@ -225,6 +226,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   function openTabs(): Tabs<Message> {
     return createTabs<Message>({
       name: queueName,
+      id: tabId,
       locks,
       openChannel,
       async lease() {
@@ -237,6 +239,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       onMessage(message) {
         if (store.durable && !closing.signal.aborted) ledger.hear(message)
       },
+      onMissed: () => void readAgain(),
       onRunner(mine) {
         isRunner = mine
         if (!mine) void runner.halt()
@@ -272,7 +275,16 @@ export function createUploadQueue<Result = UploadReceipt>(
     away = false
     tabs = openTabs()
     if (started) tabs.run(store.durable)
-    if (opening) ledger.read().then(look, () => {})
+    if (opening) void readAgain()
+  }
+
+  /** Something may have happened that nobody told. However many say so meanwhile, it is read once more. */
+  function readAgain(): Promise<void> {
+    rereading ??= Promise.resolve().then(async () => {
+      rereading = undefined
+      if (store.durable && !closing.signal.aborted) await ledger.read().then(look, () => {})
+    })
+    return rereading
   }
 
   /** The browser has closed the database: perhaps its user has cleared the storage. Each tab notices by itself. */
@@ -371,7 +383,7 @@ export function createUploadQueue<Result = UploadReceipt>(
     started = true
     if (!away) tabs.run(store.durable)
     // Tabs that cannot hear each other look for themselves.
-    if (!tabs.heard && store.durable) polling ??= setInterval(() => void ledger.read().then(look, () => {}), leaseBeat)
+    if (!tabs.heard && store.durable) polling ??= setInterval(readAgain, leaseBeat)
     runner.look()
   }
 

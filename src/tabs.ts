@@ -13,11 +13,15 @@ export interface Channel {
 export interface TabsOptions<Message> {
   /** What the tabs have in common: tabs of one name are one queue. */
   name: string
+  /** What tells this tab from the others. */
+  id: string
   locks: Locks | undefined
   openChannel: ((name: string) => Channel) | undefined
   /** Where there are no Web Locks: takes or renews the lease kept in the store; resolves with whether this tab has it. */
   lease(): Promise<boolean>
   onMessage(message: Message): void
+  /** Another tab has said something that did not arrive: engines drop messages to a page that is frozen or stopped in a debugger. */
+  onMissed(): void
   /** This tab sends from now on; or no longer, where another took a lease that it could not renew in time. */
   onRunner(isRunner: boolean): void
 }
@@ -35,8 +39,9 @@ export interface Tabs<Message> {
   close(): void
 }
 
-/** What travels between tabs: what the queue says, or whether the runner still lives. */
-type Envelope<Message> = { message: Message } | { pulse: 'ask' | 'beat' }
+/** What travels between tabs: what the queue says, or whether the runner still lives; and how many messages its sender has sent. */
+type Content<Message> = { message: Message } | { pulse: 'ask' | 'beat' }
+type Envelope<Message> = Content<Message> & { from: string; count: number }
 
 /** How often a tab without Web Locks asks for the lease, ms. */
 export const leaseBeat = 5_000
@@ -47,7 +52,7 @@ const pulsesMissed = 2
 
 /** One runner per queue across tabs. A Web Lock makes it so: the browser frees it when its tab goes, however that happens. */
 export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message> {
-  const { name, locks, openChannel, lease, onMessage, onRunner } = options
+  const { name, id, locks, openChannel, lease, onMessage, onMissed, onRunner } = options
   const closing = new AbortController()
   const { signal } = closing
   const closed = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
@@ -55,20 +60,32 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
   let asked = false
   let isRunner = false
   let byLocks = false
-  let missed = 0
+  let unanswered = 0
+  let sent = 0
+  /** How many messages of each tab were heard. */
+  const heard = new Map<string, number>()
   let channel: Channel | undefined
   try {
     channel = openChannel?.(name)
-    channel?.addEventListener('message', ({ data }) => {
-      const envelope = data as Envelope<Message>
-      if ('message' in envelope) onMessage(envelope.message)
-      else if (envelope.pulse === 'beat') missed = 0
-      else if (isRunner) post({ pulse: 'beat' })
-    })
+    channel?.addEventListener('message', ({ data }) => hear(data as Envelope<Message>))
   } catch {
     // An opaque origin has no channels, and no other tabs either.
   }
-  const post = (envelope: Envelope<Message>): void => channel?.postMessage(envelope)
+
+  const hear = (envelope: Envelope<Message>): void => {
+    const { from, count } = envelope
+    const isMessage = 'message' in envelope
+    const isComplete = count === (heard.get(from) ?? 0) + (isMessage ? 1 : 0)
+    heard.set(from, count)
+    if (isMessage) onMessage(envelope.message)
+    else if (envelope.pulse === 'beat') unanswered = 0
+    else if (isRunner) post({ pulse: 'beat' })
+    if (!isComplete) onMissed()
+  }
+  const post = (content: Content<Message>): void => {
+    if ('message' in content) sent += 1
+    channel?.postMessage({ ...content, from: id, count: sent })
+  }
 
   const setRunner = (mine: boolean): void => {
     if (mine === isRunner) return
@@ -102,8 +119,8 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     }
     const watch = (): void => {
       if (isRunner) return
-      if (missed < pulsesMissed) {
-        missed += 1
+      if (unanswered < pulsesMissed) {
+        unanswered += 1
         post({ pulse: 'ask' })
         timer = setTimeout(watch, pulseBeat)
       } else {
@@ -112,7 +129,7 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
       }
     }
     byLocks = true
-    missed = 0
+    unanswered = 0
     request({ signal: waiting.signal })
     // Where the others cannot be heard, their silence means nothing.
     if (channel) timer = setTimeout(watch, pulseBeat)

@@ -579,7 +579,7 @@ test('what is marked as under way, though nobody sends it, is sent', async () =>
   other.close()
   expect(changed?.after.status).toBe('uploading')
   const channel = new BroadcastChannel('uponce:uploads')
-  channel.postMessage({ message: { type: 'changed', record: changed?.after } })
+  channel.postMessage({ from: 'a test', count: 1, message: { type: 'changed', record: changed?.after } })
   await vi.waitFor(() => expect(upload.snapshot?.status).toBe('pending'))
   channel.close()
 })

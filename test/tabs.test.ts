@@ -7,6 +7,8 @@ interface Tab extends Tabs<string> {
   heardMessages: string[]
   /** What `onRunner` was told. */
   turns: boolean[]
+  /** How often it heard that something did not arrive. */
+  missed(): number
 }
 
 let locks: Locks | undefined
@@ -30,11 +32,16 @@ afterEach(() => {
 
 const openTab = (options: Partial<TabsOptions<string>> = {}): Tab => {
   const id = open.length
+  let missed = 0
   const heardMessages: string[] = []
   const turns: boolean[] = []
   const tabs = createTabs<string>({
     name,
+    id: `tab-${id}`,
     locks,
+    onMissed() {
+      missed += 1
+    },
     openChannel: (channel) => new BroadcastChannel(channel) as Channel,
     async lease() {
       const now = Date.now()
@@ -45,7 +52,7 @@ const openTab = (options: Partial<TabsOptions<string>> = {}): Tab => {
     onRunner: (isRunner) => turns.push(isRunner),
     ...options,
   })
-  const tab = Object.assign(tabs, { heardMessages, turns })
+  const tab = Object.assign(tabs, { heardMessages, turns, missed: () => missed })
   open.push(tab)
   return tab
 }
@@ -217,6 +224,68 @@ test('closed before it ran, it takes no lock', async () => {
   await flush()
   expect(tab.turns).toEqual([])
   expect(await (locks as unknown as FakeLocks).query()).toEqual({ held: [], pending: [] })
+})
+
+describe('messages that do not arrive', () => {
+  /** A tab to which nothing comes through while it is stopped. */
+  const openStoppable = (): { tab: Tab; stopped: boolean } => {
+    const it = { stopped: false } as { tab: Tab; stopped: boolean }
+    it.tab = openTab({
+      openChannel(channel) {
+        const opened = new BroadcastChannel(channel) as Channel
+        return {
+          postMessage: (message) => opened.postMessage(message),
+          addEventListener: (type, listener) => opened.addEventListener(type, (event) => it.stopped || listener(event)),
+          close: () => opened.close(),
+        }
+      },
+    })
+    return it
+  }
+
+  test('are noticed with the next one that does', async () => {
+    const [talker, listener] = [openTab(), openStoppable()]
+    talker.announce('one')
+    await vi.waitFor(() => expect(listener.tab.heardMessages).toEqual(['one']))
+    listener.stopped = true
+    talker.announce('two')
+    await flush(50)
+    listener.stopped = false
+    expect(listener.tab.missed()).toBe(0)
+    talker.announce('three')
+    talker.announce('four')
+    await vi.waitFor(() => expect(listener.tab.heardMessages).toEqual(['one', 'three', 'four']))
+    expect(listener.tab.missed()).toBe(1)
+  })
+
+  test('are noticed with the next sign of life, by the one that runs and by those who wait', async () => {
+    fakeClock()
+    const [runs, waits] = [openStoppable(), openStoppable()]
+    runs.tab.run()
+    await flush()
+    waits.tab.run()
+    for (const it of [runs, waits]) it.stopped = true
+    runs.tab.announce('from the one that runs')
+    waits.tab.announce('from the one that waits')
+    await flush(50)
+    for (const it of [runs, waits]) it.stopped = false
+    await advance(2 * pulseBeat, pulseBeat)
+    await flush(50)
+    expect([runs.tab.missed(), waits.tab.missed()]).toEqual([1, 1])
+  })
+
+  test('are none where all arrived', async () => {
+    fakeClock()
+    const [first, second] = [openTab(), openTab()]
+    first.run()
+    second.run()
+    for (let count = 0; count < 10; count++) {
+      first.announce(`first ${count}`)
+      second.announce(`second ${count}`)
+      await advance(pulseBeat)
+    }
+    expect([first.missed(), second.missed()]).toEqual([0, 0])
+  })
 })
 
 describe('a runner that holds the lock', () => {
