@@ -119,7 +119,7 @@ export function testDelivery(stage: () => Stage): void {
       const account = stage().newAccount()
       await account.order({ fault: 'slow' })
       const page = await stage().open(account)
-      const uploads = await enqueueAll(page, [{ size: 400_000 }])
+      const uploads = await enqueueAll(page, [{ size: 150_000 }])
       await eventually(async () => (await account.state()).keys[0]?.requests[0]?.bytes ?? 0).toBeGreaterThan(0)
       await page.restart()
       await untilSucceeded(page, 1)

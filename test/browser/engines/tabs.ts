@@ -135,7 +135,7 @@ export function testTabs(stage: () => Stage): void {
           },
           { at, ids, seed },
         )
-      await eventually(() => account.state().then(({ media }) => media.length)).toBe(3)
+      for (const page of pages) await eventually(() => page.evaluate<boolean>(`'keys' in globalThis`)).toBe(true)
       stage().release()
       for (const page of pages) await untilSucceeded(page, 4)
       const keys = await Promise.all(pages.map((page) => page.evaluate<string[]>('globalThis.keys')))
