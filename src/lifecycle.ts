@@ -10,15 +10,16 @@ export function followLifecycle({ onLeave, onReturn }: LifecycleOptions): () => 
   const onPageShow = (event: Event): void => {
     if ((event as PageTransitionEvent).persisted) onReturn()
   }
-  // Those of the document bubble. Workers have none of them. https://wicg.github.io/page-lifecycle/
+  // Those of the document do not bubble in Chromium, so they are caught on their way down. Workers have none of them.
+  // https://wicg.github.io/page-lifecycle/
   const listeners: [string, (event: Event) => void][] = [
     ['pagehide', onLeave],
     ['pageshow', onPageShow],
     ['freeze', onLeave],
     ['resume', onReturn],
   ]
-  for (const [type, listener] of listeners) globalThis.addEventListener?.(type, listener)
+  for (const [type, listener] of listeners) globalThis.addEventListener?.(type, listener, true)
   return () => {
-    for (const [type, listener] of listeners) globalThis.removeEventListener?.(type, listener)
+    for (const [type, listener] of listeners) globalThis.removeEventListener?.(type, listener, true)
   }
 }

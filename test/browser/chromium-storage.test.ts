@@ -155,7 +155,9 @@ describeWith(programs.chromium, 'what only Chromium can be brought to', () => {
     hold()
     const uploads = await enqueueAll(tab, [{ size: 150_000 }])
     await untilArrived(1)
-    await other.page.bringToFront() // one that is seen is never frozen
+    // One that is seen is never frozen.
+    await other.page.bringToFront()
+    await tab.cdp.send('Emulation.setFocusEmulationEnabled', { enabled: false })
     await tab.cdp.send('Page.setWebLifecycleState', { state: 'frozen' })
     await eventually(() => run(other, () => tools.sent)).toEqual([uploads[0]!.key])
     release()
