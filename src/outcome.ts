@@ -4,12 +4,16 @@ import type { PendingUpload } from './record.js'
 const worthAsking = 2 ** 20
 
 /** Whether the last request may have arrived although no answer did, or is still being worked on. */
-export function isAskedFirst(record: PendingUpload): boolean {
-  // The count includes the attempt that is about to be made.
-  if (record.requests < 2) return false
-  if (record.reason === 'in-progress') return true
-  return record.size > worthAsking && (record.reason === null || record.reason === 'network' || record.reason === 'timeout')
-}
+export const isOpen = ({ requests, reason }: PendingUpload): boolean =>
+  requests > 0 && (reason === null || reason === 'network' || reason === 'timeout' || reason === 'in-progress')
+
+/** Whether to ask before the attempt that is about to be made: `requests` counts it already. */
+export const isAskedFirst = (record: PendingUpload): boolean =>
+  record.requests > 1 && isOpen(record) && (record.reason === 'in-progress' || record.size > worthAsking)
+
+/** For how long, ms, an answer says that its server remembers keys (`Idempotency-Retention`, in seconds). */
+export const readRetention = (header: string | null): number | undefined =>
+  header !== null && /^\d{1,12}$/.test(header.trim()) ? Number(header) * 1000 : undefined
 
 /** Where an answer says that outcomes can be asked for; only on the endpoint's own origin, for the app's sign-in goes along. */
 export function learnOutcomeUrl(header: string | null, answerUrl: string): string | undefined {

@@ -10,7 +10,7 @@ import { askToPersist, checkRoom, isPersisted, type StorageQuota } from './quota
 import { type Action, newRecord, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
 import { createRunner } from './runner.js'
 import type { Upload } from './snapshot.js'
-import { type Entry, indexedDbStore, memoryStore, type Store } from './store.js'
+import { type Announced, type Entry, indexedDbStore, memoryStore, type Store } from './store.js'
 import { type Channel, createTabs, type Locks, leaseBeat, type Tabs } from './tabs.js'
 import { newKey } from './wire.js'
 
@@ -79,6 +79,8 @@ export interface QueuePorts {
   openChannel: ((name: string) => Channel) | undefined
   openStore: (databaseName: string, onClosed: () => void) => Store
   storage: StorageQuota | undefined
+  /** Whether each upload is tried once at most, and then left for another tab or worker. */
+  once: boolean
 }
 
 /** Receipts of succeeded uploads are kept so long, ms, and so many. */
@@ -125,6 +127,7 @@ const defaultPorts = (): QueuePorts => ({
   openChannel: typeof BroadcastChannel === 'undefined' ? undefined : (name) => new BroadcastChannel(name) as Channel,
   openStore: indexedDbStore,
   storage: globalThis.navigator?.storage,
+  once: false,
 })
 
 /**
@@ -136,18 +139,20 @@ export function createUploadQueue<Result = UploadReceipt>(
   ports?: Partial<QueuePorts>,
 ): UploadQueue<Result> {
   const settings = resolveOptions(options)
-  const { now, random, uuid: newId, locks, openChannel, openStore, storage } = { ...defaultPorts(), ...ports }
+  const { now, random, uuid: newId, locks, openChannel, openStore, storage, once } = { ...defaultPorts(), ...ports }
   const queueName = `uponce:${settings.name}`
   const tabId = newId()
   const handles = new Map<string, UploadHandle<Result>>()
   const closing = new AbortController()
   /** Those who wait for the queue to come to rest. */
   const resting = new Set<() => void>()
+  /** The uploads that had to wait after a try of this tab. */
+  const tried = new Set<string>()
   let store: Store = settings.persist === 'memory' ? memoryStore() : openStore(queueName, () => void missLost())
   let opening: Promise<void> | undefined
   let owner: string | null = null
   let paused = false
-  let learnedOutcomeUrl: string | undefined
+  let announced: Announced = {}
   let isRunner = false
   let reachable = true
   let outage = false
@@ -202,22 +207,27 @@ export function createUploadQueue<Result = UploadReceipt>(
     now,
     random,
     owner: () => owner,
-    uploads: snapshot.all,
+    uploads: () => (once ? [...snapshot.all()].filter(({ id }) => !tried.has(id)) : snapshot.all()),
     upload: snapshot.find,
     bytes: (id) => patiently(() => store.bytes(id)),
     isSignedIn: async (record) => (await findOwner()) === record.owner,
-    act: (id, action, warning, signal) => patiently(() => ledger.act(id, action, warning, signal)),
+    act(id, action, warning, signal) {
+      // Asked for a new sign-in, or to look at the bytes again, it goes on with the same try.
+      if (action.type === 'deferred' && (action.notBefore !== null || action.error.status === undefined)) tried.add(id)
+      return patiently(() => ledger.act(id, action, warning, signal))
+    },
     progress: (id, loaded, total) => ledger.tell({ type: 'progress', id, loaded, total }),
     outcomeUrl() {
-      const { outcome = learnedOutcomeUrl } = settings
+      const { outcome = announced.outcomeUrl } = settings
       return outcome === false || outcome === undefined ? undefined : new URL(outcome, globalThis.location?.href).href
     },
-    learned(outcomeUrl) {
-      if (settings.outcome !== undefined || outcomeUrl === learnedOutcomeUrl) return
-      learnedOutcomeUrl = outcomeUrl
-      // One that is not remembered is learned again.
-      store.setting('outcomeUrl', () => outcomeUrl).catch(() => {})
+    learned({ outcomeUrl = announced.outcomeUrl, retention = announced.retention }) {
+      if (outcomeUrl === announced.outcomeUrl && retention === announced.retention) return
+      announced = { outcomeUrl, retention }
+      // What is not remembered is learned again.
+      store.setting('server', () => announced).catch(() => {})
     },
+    cut: () => Math.max(0, settings.maxAge - (announced.retention ?? settings.maxAge)),
   })
 
   let tabs = openTabs()
@@ -341,7 +351,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       })
     }
     paused = (await store.setting('paused')) ?? false
-    learnedOutcomeUrl = await store.setting('outcomeUrl')
+    announced = (await store.setting('server')) ?? {}
   }
 
   async function findOwner(): Promise<string | null> {

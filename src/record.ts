@@ -34,6 +34,8 @@ export interface PendingUpload {
   requests: number
   /** Not to be tried before, ms since 1970. */
   notBefore: number | null
+  /** When that was said, ms since 1970: should the clock be set back, what is left of the wait is known. */
+  waitingSince?: number
   /** Code of what it waits for or ended with. */
   reason: string | null
   error: UploadErrorFacts | null
@@ -71,6 +73,7 @@ const currentShape = z.looseObject({
   attempts: number,
   requests: number,
   notBefore: z.nullable(number),
+  waitingSince: z.optional(number),
   reason: z.nullable(text),
   error: z.nullable(z.looseObject({ code: text, message: text, retryable: flag })),
   result: z.unknown(),
@@ -143,7 +146,9 @@ export type Action =
   /** A request goes out. */
   | { type: 'started' }
   /** The attempt is to be made again, at `notBefore`. */
-  | { type: 'deferred'; notBefore: number | null; counted: boolean; error: UploadErrorFacts }
+  | { type: 'deferred'; notBefore: number | null; counted: boolean; error: UploadErrorFacts; at: number }
+  /** The clock was set back: the wait begins anew. */
+  | { type: 'set-back'; at: number }
   /** The attempt ended without a verdict: its page went, or it was stopped. */
   | { type: 'interrupted' }
   | { type: 'succeeded'; result: unknown; replayed: boolean; at: number }
@@ -184,9 +189,15 @@ function follow(record: PendingUpload, action: Action): PendingUpload {
         status: status === 'uploading' ? 'pending' : status,
         attempts: record.attempts + (action.counted ? 1 : 0),
         notBefore: action.notBefore,
+        waitingSince: action.at,
         reason: action.error.code,
         error: action.error,
       }
+    case 'set-back': {
+      const { notBefore, waitingSince } = record
+      if (notBefore === null || waitingSince === undefined || waitingSince <= action.at) return record
+      return { ...record, notBefore: action.at + notBefore - waitingSince, waitingSince: action.at }
+    }
     case 'interrupted':
       return status === 'uploading' ? { ...record, status: 'pending', reason: null, error: null } : record
     case 'succeeded':

@@ -1,10 +1,10 @@
-import { UploadError } from './errors.js'
 import type { Network } from './network.js'
+import { isOpen } from './outcome.js'
 import type { Action, PendingUpload } from './record.js'
 import { choose } from './schedule.js'
 import type { Upload } from './snapshot.js'
-import type { Change } from './store.js'
-import { runUpload, type SendOptions, type UploadContext } from './upload.js'
+import type { Announced, Change } from './store.js'
+import { keyExpired, runLast, runUpload, type SendOptions, type UploadContext } from './upload.js'
 
 export interface RunnerOptions<Result> {
   options: SendOptions<Result> & { concurrency: number }
@@ -21,7 +21,9 @@ export interface RunnerOptions<Result> {
   act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>
   progress(id: string, loaded: number, total: number): void
   outcomeUrl(): string | undefined
-  learned(outcomeUrl: string): void
+  learned(announced: Announced): void
+  /** A record that was sent once lives so much shorter than it says, ms. */
+  cut(): number
 }
 
 /** Sends the queue's uploads, from the one tab whose turn it is. */
@@ -59,6 +61,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   const runs = new Map<string, Run>()
   /** Records that are being put right. */
   const mending = new Set<string>()
+  /** Records whose time has run out, and whose outcome is being asked for. */
+  const asking = new Set<string>()
   let running = false
   let halting = new AbortController()
   let looking = false
@@ -89,6 +93,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
 
   function choosing(): void {
     clearTimeout(timer)
+    // Another account has signed in.
+    for (const id of [...runs.keys()]) if (deps.upload(id)?.owner !== deps.owner()) stop(id)
     const holding = new Map<string, string | undefined>()
     for (const [id, { slot, origin, since }] of runs)
       if (slot) holding.set(id, origin !== undefined && since >= network.since(origin) ? origin : undefined)
@@ -96,13 +102,15 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       records: deps.uploads(),
       owner: deps.owner(),
       now: now(),
+      cut: deps.cut(),
       concurrency: options.concurrency,
       holding,
       originOf,
       capacity: network.capacity,
       opensAt: network.opensAt,
     })
-    for (const id of choice.expired) void expire(id)
+    for (const id of choice.expired) expire(id)
+    for (const id of choice.setBack) void mend(id, { type: 'set-back', at: now() })
     // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored.
     for (const { id, status } of deps.uploads()) if (status === 'uploading' && !runs.has(id)) void mend(id, { type: 'interrupted' })
     for (const id of choice.start) {
@@ -116,12 +124,14 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     if (choice.wakeAt !== null) timer = setTimeout(look, Math.min(choice.wakeAt - now(), longestNap))
   }
 
-  async function expire(id: string): Promise<void> {
-    const error = new UploadError('key-expired', 'It was not sent in time: the server may have forgotten the key. The bytes are kept.', {
-      uploadId: id,
-    })
-    await mend(id, { type: 'failed', error: error.toJSON(), counted: false, at: now() })
+  function expire(id: string): void {
+    if (asking.has(id)) return
     stop(id)
+    const record = deps.upload(id)
+    if (record && isOpen(record) && deps.outcomeUrl() !== undefined) {
+      asking.add(id)
+      launch(id, runLast, false)
+    } else void mend(id, { type: 'failed', error: keyExpired(id).toJSON(), counted: false, at: now() })
   }
 
   async function mend(id: string, action: Action): Promise<void> {
@@ -132,15 +142,18 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     look()
   }
 
-  function launch(id: string): void {
+  function launch(id: string, path = runUpload<Result>, slot = true): void {
     const controller = new AbortController()
-    const run: Run = { controller, slot: true, origin: undefined, since: now(), done: Promise.resolve() }
+    const run: Run = { controller, slot, origin: undefined, since: now(), done: Promise.resolve() }
     runs.set(id, run)
     // Everything a run can end with is stored by then; what is left is that it was stopped.
-    run.done = runUpload(contextOf(id, run))
+    run.done = path(contextOf(id, run))
       .catch(() => {})
       .then(() => {
-        if (runs.get(id) === run) runs.delete(id)
+        if (runs.get(id) === run) {
+          runs.delete(id)
+          asking.delete(id)
+        }
         look()
       })
   }
@@ -210,6 +223,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     const run = runs.get(id)
     if (!run) return
     runs.delete(id)
+    asking.delete(id)
     run.controller.abort()
     look()
   }
@@ -233,6 +247,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       const ending = [...runs.values()].map((run) => run.done)
       for (const run of runs.values()) run.controller.abort()
       runs.clear()
+      asking.clear()
       await Promise.all(ending)
     },
   }

@@ -6,6 +6,8 @@ export interface Situation {
   /** Whose records run; `null`: nobody's. */
   owner: string | null
   now: number
+  /** A record that was sent once lives so much shorter than it says, ms: its server forgets keys sooner. */
+  cut: number
   /** How many may hold a slot at once. */
   concurrency: number
   /** The records that hold a slot, and the origin on which each counts, if it does on one. */
@@ -22,6 +24,8 @@ export interface Choice {
   start: string[]
   /** Ran out of time: not to be tried again by themselves. */
   expired: string[]
+  /** Wait for a time that was told by a clock which has been set back since. */
+  setBack: string[]
   /** When to choose again even if nothing happens, ms since 1970; `null`: never. */
   wakeAt: number | null
 }
@@ -31,18 +35,21 @@ const byTurn = (a: PendingUpload, b: PendingUpload): number => b.priority - a.pr
 
 /** Which uploads start now. Pure: everything it knows is in the situation. */
 export function choose(situation: Situation): Choice {
-  const { owner, now, concurrency, holding, originOf, capacity, opensAt } = situation
-  const choice: Choice = { start: [], expired: [], wakeAt: null }
+  const { owner, now, cut, concurrency, holding, originOf, capacity, opensAt } = situation
+  const choice: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
   const wake = (at: number | null): void => {
     if (at !== null && at > now && (choice.wakeAt === null || at < choice.wakeAt)) choice.wakeAt = at
   }
+  const endOf = ({ expiresAt, requests }: PendingUpload): number => expiresAt - (requests > 0 ? cut : 0)
   const due: PendingUpload[] = []
   for (const record of situation.records) {
     if (record.owner !== owner || holding.has(record.id)) continue
     if (record.status !== 'preparing' && record.status !== 'pending') continue
-    if (record.expiresAt <= now) choice.expired.push(record.id)
-    else if (record.notBefore !== null && record.notBefore > now) wake(Math.min(record.notBefore, record.expiresAt))
-    else due.push(record)
+    const end = endOf(record)
+    if (end <= now) choice.expired.push(record.id)
+    else if (record.notBefore === null || record.notBefore <= now) due.push(record)
+    else if ((record.waitingSince ?? 0) > now) choice.setBack.push(record.id)
+    else wake(Math.min(record.notBefore, end))
   }
   let slots = concurrency - holding.size
   const under = new Map<string, number>()
@@ -55,7 +62,7 @@ export function choose(situation: Situation): Choice {
       const count = under.get(origin) ?? 0
       if (count >= capacity(origin)) {
         wake(opensAt(origin))
-        wake(record.expiresAt)
+        wake(endOf(record))
         continue
       }
       under.set(origin, count + 1)

@@ -22,12 +22,19 @@ export interface UnreadableRow {
   damage: 'newer' | 'damaged'
 }
 
+/** What the server has said about itself. */
+export interface Announced {
+  /** Where outcomes can be asked for. */
+  outcomeUrl?: string | undefined
+  /** For how long it remembers keys, ms. */
+  retention?: number | undefined
+}
+
 /** What a queue keeps beside its uploads. */
 export interface Settings {
   /** Whether the whole queue is paused: what is enqueued meanwhile is paused too. */
   paused: boolean
-  /** Where the server says that outcomes can be asked for. */
-  outcomeUrl: string
+  server: Announced
   /** The tab that sends, and, without Web Locks, until when unless it says so again. What another one wants to change as a runner is void. */
   runner: { id: string; until: number }
   /** When the browser was last asked not to evict the data, ms since 1970. */

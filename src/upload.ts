@@ -2,11 +2,11 @@ import pRetry from 'p-retry'
 import { digest } from './digest.js'
 import { UploadError } from './errors.js'
 import type { Network } from './network.js'
-import { isAskedFirst, learnOutcomeUrl, readOutcome } from './outcome.js'
+import { isAskedFirst, learnOutcomeUrl, readOutcome, readRetention } from './outcome.js'
 import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js'
 import type { Action, PendingUpload } from './record.js'
 import type { Upload } from './snapshot.js'
-import type { Change } from './store.js'
+import type { Announced, Change } from './store.js'
 import type { Transport, TransportAnswer, TransportRequest } from './transport.js'
 import { fullJitter, type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
 import { buildRequest, type WireOptions } from './wire.js'
@@ -51,8 +51,8 @@ export interface UploadContext<Result> {
   located(origin: string): void
   /** Where outcomes can be asked for, as far as that is known. */
   outcomeUrl(): string | undefined
-  /** An answer said where outcomes can be asked for. */
-  learned(outcomeUrl: string): void
+  /** What an answer said about its server. */
+  learned(announced: Announced): void
   /** Runs `renew` unless another upload has done so since `since`; one at a time for the whole queue. */
   refresh(renew: () => Promise<unknown>, since: number): Promise<void>
 }
@@ -75,6 +75,35 @@ export async function runUpload<Result>(context: UploadContext<Result>): Promise
     shouldRetry: ({ error }) => error instanceof Again,
   })
 }
+
+/** The end of a file whose time has run out: what became of its last request is asked for once, and nothing is sent any more. */
+export async function runLast<Result>(context: UploadContext<Result>): Promise<void> {
+  const { act, now, signal } = context
+  const record = await context.turn()
+  if (!record) return
+  const deadline = startDeadline(context)
+  try {
+    const url = await findEndpoint(context, deadline.signal)
+    const headers = await ownHeaders(context, record.requests, url, { refreshFrom: null }, deadline.signal)
+    if (await before(deadline.signal, isSignedIn(context, record))) {
+      const request = { ...buildRequest(record, new Blob(), headers, context.options), credentials: context.options.credentials }
+      const known = await before(deadline.signal, ask(context, record, url, { ...request, signal: deadline.signal }))
+      if (known?.proven) {
+        const { result, replayed, warning } = known.proven
+        await act({ type: 'succeeded', result, replayed, at: now() }, warning)
+        return
+      }
+    }
+  } catch {
+    // Nobody knows.
+  } finally {
+    deadline.clear()
+  }
+  if (!signal.aborted) await act({ type: 'failed', error: keyExpired(record.id).toJSON(), counted: false, at: now() })
+}
+
+export const keyExpired = (uploadId: string): UploadError =>
+  new UploadError('key-expired', 'It was not sent in time: the server may have forgotten the key. The bytes are kept.', { uploadId })
 
 async function attempt<Result>(context: UploadContext<Result>, history: History & { refreshFrom: number | null }): Promise<void> {
   const { act, now, signal } = context
@@ -115,18 +144,18 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
       case 'wait': {
         const notBefore = verdict.delay > 0 ? now() + verdict.delay : null
         if (verdict.gate === 'told' && notBefore !== null) context.network.told(originOf(outcome.url), notBefore)
-        await act({ type: 'deferred', notBefore, counted: verdict.counted, error })
+        await act({ type: 'deferred', notBefore, counted: verdict.counted, error, at: now() })
         throw new Again()
       }
       case 'refresh':
         history.refreshed = true
         history.refreshFrom = startedAt
-        await act({ type: 'deferred', notBefore: null, counted: false, error })
+        await act({ type: 'deferred', notBefore: null, counted: false, error, at: now() })
         throw new Again()
       case 'verify':
         if ((await hash(bytes, signal)) !== record.sha256) throw bytesLost()
         history.mismatches += 1
-        await act({ type: 'deferred', notBefore: null, counted: false, error })
+        await act({ type: 'deferred', notBefore: null, counted: false, error, at: now() })
         throw new Again()
       case 'block':
         await act({ type: 'blocked', error })
@@ -146,7 +175,7 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
     if (error.code === 'network') {
       // The code that hashes did not load: the page is offline, or a deploy replaced its files. Nothing was sent.
       const delay = fullJitter(history.attempts++, context.options.retry, context.random)
-      await act({ type: 'deferred', notBefore: now() + delay, counted: false, error: error.toJSON() })
+      await act({ type: 'deferred', notBefore: now() + delay, counted: false, error: error.toJSON(), at: now() })
       throw new Again()
     }
     await act({ type: 'failed', error: error.with({ uploadId: record.id }).toJSON(), counted: false, at: now() })
@@ -384,7 +413,7 @@ async function read<Result>(
   if (!elsewhere) {
     network.answered(originOf(url))
     const outcomeUrl = learnOutcomeUrl(answer.headers.get('Idempotency-Outcome'), answer.url)
-    if (outcomeUrl !== undefined) context.learned(outcomeUrl)
+    context.learned({ outcomeUrl, retention: readRetention(answer.headers.get('Idempotency-Retention')) })
     const proven = await prove(answer, record, options.response)
     if (proven) return { proven }
   }

@@ -64,9 +64,11 @@ export function judge(outcome: Outcome, history: History, policy: RetryPolicy, r
   if (told !== null && (error.status === 429 || error.status === 503) && error.retryable)
     return { type: 'wait', delay: told, counted: false, gate: 'told' }
   if (outcome.reachable === false) return { type: 'wait', delay: 0, counted: false, gate: 'unreachable' }
-  if (error.code === 'unauthorized') return history.refreshed ? { type: 'block' } : { type: 'refresh' }
-  if (error.code === 'digest-mismatch') return history.mismatches < 2 ? { type: 'verify' } : { type: 'fail', counted: true }
-  if (overruled === true || error.retryable) return backOff()
+  if (error.code === 'unauthorized' && !history.refreshed) return { type: 'refresh' }
+  if (error.code === 'digest-mismatch' && history.mismatches < 2) return { type: 'verify' }
+  if (overruled === true) return backOff()
+  if (error.code === 'unauthorized') return { type: 'block' }
+  if (error.retryable && error.code !== 'digest-mismatch') return backOff()
   return { type: 'fail', counted: true }
 }
 

@@ -325,6 +325,92 @@ describe('attempts', () => {
     await upload.done
   })
 
+  describe('a record that ran out of time after it was sent', () => {
+    const look = 'http://localhost:3000/uploads/outcome'
+    const outcome = (state: object): { status: number; body: object } => ({ status: 200, body: state })
+    const stored = {
+      state: 'completed',
+      status: 201,
+      headers: [],
+      body: JSON.stringify({ uploadId: 'u', storageKey: 's' }),
+      bodyEncoding: 'utf8',
+    }
+    /** One whose last answer was lost, when its time is over. */
+    const runOut = async (options: Partial<UploadQueueOptions> = {}) => {
+      fakeClock()
+      const queue = openQueue({ maxAge: 60_000, outcome: look, retry: { baseDelay: 100_000, maxDelay: 100_000 }, ...options })
+      const upload = await queue.enqueue(file())
+      ;(await transport.nextRequest()).lose()
+      await until(() => upload.snapshot?.status === 'pending')
+      const asked = transport.nextRequest()
+      await advance(60_000, 1_000)
+      return { upload, asked }
+    }
+
+    test('is asked for once, and succeeds if the server says so', async () => {
+      vi.spyOn(Math, 'random').mockReturnValue(0.9)
+      const { upload, asked } = await runOut()
+      const request = await asked
+      expect([request.method, request.url, request.key]).toEqual(['GET', look, upload.snapshot?.idempotencyKey])
+      request.respondWith(outcome(stored))
+      expect(await upload.done).toMatchObject({ uploadId: 'u' })
+      expect(upload.snapshot?.replayed).toBe(true)
+      expect(transport.requests).toHaveLength(2)
+    })
+
+    test.each<[string, (request: Awaited<ReturnType<TransportDouble['nextRequest']>>) => void]>([
+      ['the server does not know it', (request) => request.respondWith({ status: 404, body: { error: 'idempotency_key_unknown' } })],
+      ['the server is still at work on it', (request) => request.respondWith(outcome({ state: 'in_flight', retryAfter: 2 }))],
+      ['the server refused it', (request) => request.respondWith(outcome({ ...stored, status: 413, body: '{}' }))],
+      ['nobody answers', (request) => request.lose()],
+    ])('fails as key-expired where %s, with its bytes', async (_what, answer) => {
+      vi.spyOn(Math, 'random').mockReturnValue(0.9)
+      const { upload, asked } = await runOut()
+      answer(await asked)
+      await expect(upload.done).rejects.toMatchObject({ code: 'key-expired' })
+      const store = indexedDbStore('uponce:uploads')
+      expect(await (await store.bytes(upload.id))?.text()).toBe('hello')
+      store.close()
+      await advance(300_000, 10_000)
+      expect(transport.requests).toHaveLength(2)
+    })
+
+    test('fails at once where outcomes cannot be asked for', async () => {
+      vi.spyOn(Math, 'random').mockReturnValue(0.9)
+      const { upload } = await runOut({ outcome: false })
+      await expect(upload.done).rejects.toMatchObject({ code: 'key-expired' })
+      expect(transport.requests).toHaveLength(1)
+    })
+
+    test('does so when the server forgets its key, should that be sooner; one that was never sent lives on', async () => {
+      fakeClock()
+      const queue = openQueue({ concurrency: 1, outcome: false, retry: { maxRetryAfter: 1_000_000_000 } })
+      const sent = await queue.enqueue(file('a', 'sent'))
+      ;(await transport.nextRequest()).respondWith({ status: 503, headers: { 'Retry-After': '4000', 'Idempotency-Retention': '3600' } })
+      await until(() => sent.snapshot?.status === 'pending')
+      const other = await queue.enqueue(file('b', 'never sent'))
+      await closeAll()
+      const next = openQueue({ outcome: false, retry: { maxRetryAfter: 1_000_000_000 } })
+      await advance(3_500_000, 100_000)
+      expect(next.get(sent.id)?.status).toBe('pending')
+      await advance(200_000, 10_000)
+      expect(next.get(sent.id)?.reason).toBe('key-expired')
+      await runUntil(transport.nextRequest(), 4_000_000)
+      expect(transport.requests.at(-1)?.key).toBe(next.get(other.id)?.idempotencyKey)
+    })
+  })
+
+  test('an app that wants a second 401 or a third mismatch tried again has it so, counted', async () => {
+    fakeClock()
+    const queue = openQueue({ headers: () => ({ Authorization: 'Bearer x' }), retry: { limit: 5, shouldRetry: () => true } })
+    for (const answer of [{ status: 401 }, { status: 400, body: { error: 'digest_mismatch' } }]) {
+      const upload = await queue.enqueue(file())
+      for (let i = 0; i < 4; i++) (await runUntil(transport.nextRequest())).respondWith(answer)
+      ;(await runUntil(transport.nextRequest())).store()
+      await runUntil(upload.done)
+    }
+  })
+
   test('a digest mismatch is checked against the stored bytes, tried twice more, and then fails', async () => {
     const queue = openQueue()
     const upload = await queue.enqueue(file())

@@ -67,6 +67,24 @@ describe('accounts that change', () => {
     await until(() => queue.getSnapshot()[0]?.status === 'succeeded')
   })
 
+  test('an attempt under way ends when another account signs in, and is made again with the same key when its own is back', async () => {
+    let account: string | null = 'ann'
+    const queue = openQueue({ owner: () => account })
+    const upload = await queue.enqueue(file())
+    const cut = await transport.nextRequest()
+    account = 'bob'
+    await queue.start()
+    await vi.waitFor(() => expect(cut.signal.aborted).toBe(true))
+    await flush(50)
+    expect(transport.requests).toHaveLength(1)
+    account = 'ann'
+    await queue.start()
+    const again = await transport.nextRequest()
+    expect(again.key).toBe(cut.key)
+    again.store()
+    await upload.done
+  })
+
   test('headers made while the account changes are not sent', async () => {
     let account: string | null = 'ann'
     const made = gate()

@@ -52,7 +52,8 @@ const inStatus = (status: UploadStatus): PendingUpload => {
 const actions = {
   hashed: { type: 'hashed', sha256 },
   started: { type: 'started' },
-  deferred: { type: 'deferred', notBefore: 3_000, counted: true, error },
+  deferred: { type: 'deferred', notBefore: 3_000, counted: true, error, at: 2_500 },
+  'set-back': { type: 'set-back', at: 500 },
   interrupted: { type: 'interrupted' },
   succeeded: { type: 'succeeded', result: { uploadId: 'y' }, replayed: true, at: 4_000 },
   failed: { type: 'failed', error: final, counted: true, at: 4_000 },
@@ -82,6 +83,15 @@ const table: Record<Action['type'], Record<UploadStatus, UploadStatus | 'same'>>
     uploading: 'pending',
     paused: 'paused',
     blocked: 'blocked',
+    succeeded: 'same',
+    failed: 'same',
+  },
+  'set-back': {
+    preparing: 'same',
+    pending: 'same',
+    uploading: 'same',
+    paused: 'same',
+    blocked: 'same',
     succeeded: 'same',
     failed: 'same',
   },
@@ -232,6 +242,14 @@ test('a counted deferral uses up an attempt, another does not', () => {
   expect(transition(uploading, { ...actions.deferred, counted: false })).toMatchObject({ attempts: 0, notBefore: 3_000 })
 })
 
+test('a clock that was set back makes a wait begin anew, as long as it was; one that goes on changes nothing', () => {
+  const deferred = transition(inStatus('uploading'), actions.deferred)
+  expect(transition(deferred, { type: 'set-back', at: 500 })).toMatchObject({ notBefore: 1_000, waitingSince: 500, status: 'pending' })
+  expect(transition(deferred, { type: 'set-back', at: 2_500 })).toBe(deferred)
+  const hurried = transition(deferred, actions.hurried)
+  expect(transition(hurried, { type: 'set-back', at: 500 })).toBe(hurried)
+})
+
 test('every start counts a request', () => {
   const first = transition(fresh(), { type: 'started' })
   const second = transition(transition(first, { type: 'interrupted' }), { type: 'started' })
@@ -297,6 +315,7 @@ const anyAction: fc.Arbitrary<Action> = fc.oneof(
   fc.constant<Action>({ type: 'started' }),
   fc.record({
     type: fc.constant('deferred' as const),
+    at: fc.nat(10_000),
     notBefore: fc.option(fc.nat(10_000), { nil: null }),
     counted: fc.boolean(),
     error: fc.constantFrom(error, final),

@@ -29,6 +29,7 @@ const situation = (records: PendingUpload[], facts: Partial<Situation> = {}): Si
   records,
   owner: 'ann',
   now: 1_000,
+  cut: 0,
   concurrency: 3,
   holding: new Map(),
   originOf: () => origin,
@@ -37,7 +38,7 @@ const situation = (records: PendingUpload[], facts: Partial<Situation> = {}): Si
   ...facts,
 })
 
-const nothing: Choice = { start: [], expired: [], wakeAt: null }
+const nothing: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
 const five = ['u1', 'u2', 'u3', 'u4', 'u5'].map((id) => upload(id))
 
 test('as many start as there are slots, the oldest first', () => {
@@ -111,6 +112,24 @@ test.each<UploadStatus>(['paused', 'blocked', 'failed', 'succeeded', 'uploading'
   expect(choose(situation([upload('u1', { status, expiresAt: 5 })]))).toEqual(nothing)
 })
 
+test('one that was sent once lives no longer than the server remembers its key; one that was not lives its whole time', () => {
+  const records = [upload('u1', { requests: 1 }), upload('u2')]
+  expect(choose(situation(records, { cut: 99_000 }))).toEqual({ ...nothing, start: ['u2'], expired: ['u1'] })
+  const waiting = [upload('u1', { requests: 1, notBefore: 90_000 })]
+  expect(choose(situation(waiting, { cut: 50_000 })).wakeAt).toBe(50_000)
+})
+
+test('one that waits for a time told by a clock that was set back since is named, and the others are not', () => {
+  const records = [
+    upload('u1', { notBefore: 9_000, waitingSince: 8_000 }),
+    upload('u2', { notBefore: 9_000, waitingSince: 1_000 }),
+    upload('u3', { notBefore: 9_000 }),
+    upload('u4', { notBefore: null, waitingSince: 8_000 }),
+    upload('u5', { notBefore: 9_000, waitingSince: 8_000, owner: 'bob' }),
+  ]
+  expect(choose(situation(records))).toEqual({ ...nothing, start: ['u4'], setBack: ['u1'], wakeAt: 9_000 })
+})
+
 test('one that expires while it waits wakes at its end', () => {
   expect(choose(situation([upload('u1', { notBefore: 9_000, expiresAt: 4_000 })])).wakeAt).toBe(4_000)
 })
@@ -156,6 +175,7 @@ const anySituation: fc.Arbitrary<Situation> = fc
     order: fc.boolean(),
     owner: fc.constantFrom('ann', 'bob', '', null),
     now: fc.constant(1_500),
+    cut: fc.constant(0),
     concurrency: fc.integer({ min: 1, max: 5 }),
     held: fc.uniqueArray(fc.nat(24), { maxLength: 5 }),
     capacities: fc.tuple(fc.constantFrom(0, 1, free()), fc.constantFrom(0, 1, free())),
