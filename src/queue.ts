@@ -249,6 +249,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       onMessage(message) {
         if (store.durable && !closing.signal.aborted) ledger.hear(message)
       },
+      alive: () => store.setting('runner'),
       onMissed: () => void readAgain(),
       onRunner(mine) {
         isRunner = mine

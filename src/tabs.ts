@@ -20,6 +20,8 @@ export interface TabsOptions<Message> {
   /** Where there are no Web Locks: takes or renews the lease kept in the store; resolves with whether this tab has it. */
   lease(): Promise<boolean>
   onMessage(message: Message): void
+  /** Resolves while this tab can do its work: a frozen one may still hear, but its database does not answer. */
+  alive(): Promise<unknown>
   /** Another tab has said something that did not arrive: engines drop messages to a page that is frozen or stopped in a debugger. */
   onMissed(): void
   /** This tab sends from now on; or no longer, where another took a lease that it could not renew in time. */
@@ -52,7 +54,7 @@ const pulsesMissed = 2
 
 /** One runner per queue across tabs. A Web Lock makes it so: the browser frees it when its tab goes, however that happens. */
 export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message> {
-  const { name, id, locks, openChannel, lease, onMessage, onMissed, onRunner } = options
+  const { name, id, locks, openChannel, lease, alive, onMessage, onMissed, onRunner } = options
   const closing = new AbortController()
   const { signal } = closing
   const closed = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
@@ -79,7 +81,11 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     heard.set(from, count)
     if (isMessage) onMessage(envelope.message)
     else if (envelope.pulse === 'beat') unanswered = 0
-    else if (isRunner) post({ pulse: 'beat' })
+    else if (isRunner)
+      alive().then(
+        () => !signal.aborted && isRunner && post({ pulse: 'beat' }),
+        () => {},
+      )
     if (!isComplete) onMissed()
   }
   const post = (content: Content<Message>): void => {

@@ -39,6 +39,7 @@ const openTab = (options: Partial<TabsOptions<string>> = {}): Tab => {
     name,
     id: `tab-${id}`,
     locks,
+    alive: async () => {},
     onMissed() {
       missed += 1
     },
@@ -340,6 +341,19 @@ describe('a runner that holds the lock', () => {
     third.close()
     await flush()
     expect(frozen.turns).toEqual([true, false, true])
+  })
+
+  test.each<[string, () => Promise<unknown>]>([
+    ['does not answer', () => new Promise(() => {})],
+    ['fails', () => Promise.reject(new Error('no database'))],
+  ])('and hears, but whose database %s, loses it too', async (_what, alive) => {
+    fakeClock()
+    const [first, second] = [openTab({ alive }), openTab()]
+    first.run()
+    await flush()
+    second.run()
+    await advance(4 * pulseBeat, pulseBeat)
+    expect([first.turns, second.turns]).toEqual([[true, false], [true]])
   })
 
   test('is left in peace by those who cannot hear it', async () => {
