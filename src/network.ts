@@ -2,6 +2,8 @@
 const probeMax = 60_000
 /** A probe unanswered for so long, ms, found nobody. */
 const probeTimeout = 10_000
+/** For so long at most, ms, an origin that is back gets one upload at a time from each client: all have noticed, and all are full. */
+const openingMax = 5_000
 
 export interface NetworkOptions {
   now(): number
@@ -44,7 +46,7 @@ interface Unreachable {
   timer?: ReturnType<typeof setTimeout>
   looking?: Promise<void> | undefined
 }
-type Gate = { type: 'told'; until: number } | Unreachable
+type Gate = { type: 'told'; until: number } | { type: 'opening'; since: number; until: number } | Unreachable
 
 /**
  * An opaque HEAD: any answer at all, whatever its status, rights or body, shows that the origin is there, and it needs no CORS right. Redirects
@@ -78,10 +80,14 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
 
   const open = (origin: string): void => {
     const gate = gates.get(origin)
-    if (!gate) return
-    gates.delete(origin)
-    if (gate.type === 'unreachable') clearTimeout(gate.timer)
-    onChange(gate.type === 'unreachable' ? { origin, reachable: true } : undefined)
+    if (gate?.type === 'unreachable') {
+      clearTimeout(gate.timer)
+      gates.set(origin, { type: 'opening', since: now(), until: now() + random() * openingMax })
+      onChange({ origin, reachable: true })
+    } else if (gate?.type === 'told') {
+      gates.delete(origin)
+      onChange(undefined)
+    }
   }
 
   /** One probe at a time. */
@@ -117,7 +123,7 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
   const later = (origin: string, gate: Unreachable): void => {
     clearTimeout(gate.timer)
     const delay = Math.min(probeMax, 1000 * 2 ** gate.failures)
-    gate.timer = setTimeout(() => look(origin), delay * (0.75 + random() / 4))
+    gate.timer = setTimeout(() => look(origin), (delay * (1 + random())) / 2)
   }
 
   const hint = async (): Promise<void> => {
@@ -128,8 +134,16 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
   return {
     capacity(origin) {
       const gate = gates.get(origin)
-      if (!gate) return Number.POSITIVE_INFINITY
-      return (gate.type === 'told' ? gate.until <= now() : gate.trial) ? 1 : 0
+      switch (gate?.type) {
+        case 'told':
+          return gate.until <= now() ? 1 : 0
+        case 'unreachable':
+          return gate.trial ? 1 : 0
+        case 'opening':
+          return gate.until <= now() ? Number.POSITIVE_INFINITY : 1
+        default:
+          return Number.POSITIVE_INFINITY
+      }
     },
     since(origin) {
       const gate = gates.get(origin)
@@ -137,7 +151,7 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
     },
     opensAt(origin) {
       const gate = gates.get(origin)
-      return gate?.type === 'told' && gate.until > now() ? gate.until : null
+      return gate && 'until' in gate && gate.until > now() ? gate.until : null
     },
     entered(origin) {
       const gate = gates.get(origin)
@@ -155,8 +169,12 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
     },
     async lost(url) {
       const { origin } = new URL(url)
-      // The one upload that was let through to find out has found out.
-      if (gates.get(origin)?.type === 'unreachable') return false
+      const known = gates.get(origin)
+      if (known?.type === 'unreachable') {
+        // The one upload that was let through to find out has found out; the next one is let through after a probe.
+        known.trial = false
+        return false
+      }
       if (await ask(origin, url)) return true
       if (!closed && gates.get(origin)?.type !== 'unreachable') {
         const gate: Gate = { type: 'unreachable', url, failures: 0, since: now(), trial: false }

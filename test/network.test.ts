@@ -85,33 +85,76 @@ test('probes back off from a second to a minute', async () => {
   expect(gaps.slice(0, 9)).toEqual([1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000])
 })
 
-test('probes are spread: up to a quarter earlier', async () => {
+test('probes are spread: up to half the time earlier', async () => {
   network.close()
   network = createNetwork({ now: Date.now, random: () => 0, onChange: () => {} })
   await lose()
-  await advance(749)
+  await advance(499)
   expect(probes).toEqual([0])
   await advance(1)
-  expect(probes).toEqual([0, 750])
+  expect(probes).toEqual([0, 500])
 })
 
 test('a probe that gets an answer, of any status, opens the gate', async () => {
   await lose()
   isUp = true
   await advance(1_000)
-  expect(network.capacity(origin)).toBe(free)
+  expect(network.capacity(origin)).toBe(1)
   expect(changes).toEqual([
     { origin, reachable: false },
     { origin, reachable: true },
   ])
   await advance(300_000, 10_000)
+  expect(network.capacity(origin)).toBe(free)
   expect(probes).toHaveLength(2)
+})
+
+test.each([
+  [0, 0],
+  [0.5, 2_500],
+  [1, 5_000],
+])(
+  'an origin that is back gets one upload at a time, for a while that differs from client to client: drawn %d, %i ms',
+  async (drawn, ms) => {
+    network.close()
+    network = createNetwork({ now: Date.now, random: () => drawn, onChange: (change) => changes.push(change) })
+    await lose()
+    isUp = true
+    await network.hint()
+    const back = Date.now()
+    expect(network.since(origin)).toBe(ms > 0 ? back : network.since(origin))
+    for (const passed of [0, ms - 1].filter((time) => time >= 0 && time < ms)) {
+      await advance(back + passed - Date.now())
+      network.entered(origin)
+      network.answered(origin)
+      expect([network.capacity(origin), network.opensAt(origin)]).toEqual([1, back + ms])
+    }
+    await advance(back + ms - Date.now())
+    expect([network.capacity(origin), network.opensAt(origin)]).toEqual([free, null])
+    expect(changes.slice(-1)).toEqual([{ origin, reachable: true }])
+  },
+)
+
+test('an origin that is hardly back and says to wait, or is gone again, is closed', async () => {
+  await lose()
+  isUp = true
+  await network.hint()
+  network.told(origin, 60_000)
+  expect([network.capacity(origin), network.opensAt(origin)]).toEqual([0, 60_000])
+  isUp = false
+  await lose()
+  expect([network.capacity(origin), network.opensAt(origin)]).toEqual([0, null])
+  isUp = true
+  await network.hint()
+  isUp = false
+  expect(await lose()).toBe(false)
+  expect([network.capacity(origin), network.opensAt(origin)]).toEqual([0, null])
 })
 
 test('an answer to an upload opens the gate as well, and probing ends', async () => {
   await lose()
   network.answered(origin)
-  expect(network.capacity(origin)).toBe(free)
+  expect(network.capacity(origin)).toBe(1)
   expect(changes).toContainEqual({ origin, reachable: true })
   await advance(300_000, 10_000)
   expect(probes).toHaveLength(1)
@@ -131,6 +174,29 @@ test('every second probe in vain lets one upload find out, and only one', async 
   expect(changes.filter((change) => change !== undefined)).toEqual([{ origin, reachable: false }])
 })
 
+test('one that was let through and lost before it was sent has found out as well: the next waits for two more probes', async () => {
+  await lose()
+  await advance(3_000)
+  expect(network.capacity(origin)).toBe(1)
+  expect(await lose()).toBe(false)
+  expect(network.capacity(origin)).toBe(0)
+  expect(probes).toHaveLength(3)
+  await advance(11_999)
+  expect(network.capacity(origin)).toBe(0)
+  await advance(1)
+  expect(network.capacity(origin)).toBe(1)
+})
+
+test('one that is lost late does not make the next go at once', async () => {
+  await lose()
+  await advance(3_000)
+  network.entered(origin)
+  await advance(12_000)
+  expect(network.capacity(origin)).toBe(1)
+  expect(await lose()).toBe(false)
+  expect(network.capacity(origin)).toBe(0)
+})
+
 test.each(['online', 'visibilitychange', 'pageshow', 'focus'])('%s probes at once', async (type) => {
   await lose()
   await advance(10_000, 1_000)
@@ -139,7 +205,7 @@ test.each(['online', 'visibilitychange', 'pageshow', 'focus'])('%s probes at onc
   window.dispatchEvent(new Event(type))
   await flush()
   expect(probes).toHaveLength(before + 1)
-  expect(network.capacity(origin)).toBe(free)
+  expect(network.capacity(origin)).toBe(1)
 })
 
 test('hints that come together are one probe, and put off the next no more than one does', async () => {

@@ -1,7 +1,9 @@
 /** `npm run bench -- NAME …`: measures, and prints each figure beside its limit. Without a name: everything. */
+import { benchOutage } from './outage.js'
 import { benchServer } from './server.js'
 
 const scenarios: Record<string, () => Promise<void>> = {
+  outage: benchOutage,
   server: benchServer,
 }
 
