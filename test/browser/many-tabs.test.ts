@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
-import type { CDPSession, Page } from 'playwright-core'
+import puppeteer, { type Browser, type CDPSession, type Page } from 'puppeteer-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createAccount } from '../helpers/account.js'
-import { type Chromium, launchChromium } from '../helpers/chromium.js'
+import { quietArgs } from '../helpers/chromium.js'
 import { describeWith } from '../helpers/describe-with.js'
 import { type Front, startFront } from '../helpers/front.js'
 import { buildTestPage } from '../helpers/page.js'
@@ -31,7 +31,7 @@ type Stop = 'close' | 'crash' | 'freeze' | 'hang'
 describeWith(programs.chromium, `${TABS} tabs of one queue, closed, crashed, frozen and hanging at random`, () => {
   let server: Server
   let front: Front
-  let chromium: Chromium
+  let browser: Browser
   let random: Random
 
   beforeAll(async () => {
@@ -39,20 +39,21 @@ describeWith(programs.chromium, `${TABS} tabs of one queue, closed, crashed, fro
     const site = await buildTestPage()
     server = await startServer({ LEASE_MS: '2000' })
     front = await startFront(server, site, () => random.integer(20, 200))
-    chromium = await launchChromium()
+    // Playwright's pages are always visible, and such pages are never frozen.
+    browser = await puppeteer.launch({ executablePath: programs.chromium.path!, headless: true, args: [...quietArgs, '--no-sandbox'] })
   })
 
   afterAll(async () => {
-    await chromium?.close()
+    await browser?.close()
     await front?.stop()
     await server?.stop()
   })
 
   const openTab = async (names: string[]): Promise<Tab> => {
-    const page = await chromium.newPage()
+    const page = await browser.newPage()
     await page.goto(`${front.url}/uponce-test/`)
     await page.waitForFunction(() => 'uponce' in globalThis)
-    const cdp = await page.context().newCDPSession(page)
+    const cdp = await page.createCDPSession()
     await page.evaluate(() => {
       globalThis.queue = uponce.createUploadQueue({ endpoint: '/uploads', headers: { Authorization: 'Bearer tabs' } })
     })
@@ -71,11 +72,17 @@ describeWith(programs.chromium, `${TABS} tabs of one queue, closed, crashed, fro
   const stop = async ({ page, cdp }: Tab, how: Stop): Promise<void> => {
     if (how === 'close') await page.close()
     if (how === 'crash') {
-      const crashed = page.waitForEvent('crash')
+      const crashed = new Promise((resolve) => page.once('error', resolve))
       cdp.send('Page.crash').catch(() => {}) // no answer comes
       await crashed
     }
-    if (how === 'freeze') await cdp.send('Page.setWebLifecycleState', { state: 'frozen' })
+    if (how === 'freeze') {
+      // One that is seen is never frozen.
+      const front = await browser.newPage()
+      await cdp.send('Emulation.setFocusEmulationEnabled', { enabled: false })
+      await cdp.send('Page.setWebLifecycleState', { state: 'frozen' })
+      await front.close()
+    }
     if (how === 'hang') {
       await cdp.send('Debugger.enable')
       await cdp.send('Debugger.pause')
