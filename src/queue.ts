@@ -93,6 +93,8 @@ const receiptCount = 1_000
 const leaseLength = 15_000
 /** The browser is asked no more often, ms, whether it keeps what is stored. */
 const persistInterval = 86_400_000
+/** A database that was too slow to open is looked for again so often, ms. */
+const returnInterval = 15_000
 /** One transaction of `enqueueAll` takes so many files. */
 const batchSize = 64
 
@@ -160,6 +162,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   let polling: ReturnType<typeof setInterval> | undefined
   let persisted: boolean | undefined
   let keeping = false
+  let saving = 0
   let started = false
   let away = false
   let rereading: Promise<void> | undefined
@@ -343,8 +346,11 @@ export function createUploadQueue<Result = UploadReceipt>(
       await ledger.read()
     } catch (error) {
       if (settings.persist !== 'preferred' || (error as UploadError).code === 'storage-blocked') throw error
+      const disk = store
       store = memoryStore()
       await ledger.read()
+      // With a cause it failed; without one it was only slow.
+      if ((error as UploadError).cause === undefined) void returnTo(disk)
       ledger.tell({
         type: 'warning',
         message: 'No usable IndexedDB: uploads will not survive this page.',
@@ -353,6 +359,27 @@ export function createUploadQueue<Result = UploadReceipt>(
     }
     paused = (await store.setting('paused')) ?? false
     announced = (await store.setting('server')) ?? {}
+  }
+
+  /** A database that was slow is taken up once it answers, and nothing would be lost with the memory: what earlier pages left waits there. */
+  async function returnTo(disk: Store): Promise<void> {
+    for (let isBack = false; !isBack; ) {
+      await sleep(returnInterval, closing.signal)
+      if (closing.signal.aborted) return disk.close()
+      const answers = await disk.list().then(
+        () => true,
+        () => false,
+      )
+      isBack = answers && saving === 0 && [...snapshot.all()].every(({ status }) => status === 'succeeded')
+    }
+    store = disk
+    isRunner = false
+    tabs.close()
+    tabs = openTabs()
+    opening = undefined
+    await runner.halt()
+    await ready().catch(() => {})
+    if (started && !away) tabs.run(store.durable)
   }
 
   async function findOwner(): Promise<string | null> {
@@ -403,6 +430,15 @@ export function createUploadQueue<Result = UploadReceipt>(
   type Saved = UploadHandle<Result> | { error: unknown }
 
   async function save(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
+    saving += 1
+    try {
+      return await saveNow(files, enqueueOptions)
+    } finally {
+      saving -= 1
+    }
+  }
+
+  async function saveNow(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
     // Files are sent in the order of the calls, whichever is read first.
     const orders = files.map(() => {
       lastOrder = Math.max(lastOrder + 1, now() * 1000)

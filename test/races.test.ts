@@ -246,6 +246,32 @@ describe('storage that fails for a while', () => {
   })
 })
 
+test('a database that was only slow is taken up later, and what earlier pages left in it', async () => {
+  const left = openQueue()
+  const earlier = await left.enqueue(file('earlier'))
+  await transport.nextRequest()
+  await left.close()
+  let isSlow = true
+  const slow = storeWith((store) => ({
+    list: () => (isSlow ? Promise.reject(new UploadError('storage-unavailable', 'It does not open.')) : store.list()),
+  }))
+  fakeClock()
+  const queue = openQueue({}, slow)
+  const upload = await queue.enqueue(file('in memory'))
+  expect(upload.snapshot?.durable).toBe(false)
+  const request = await transport.nextRequest()
+  isSlow = false
+  await advance(30_000, 1_000)
+  // Not while anything would be lost with the memory.
+  expect(queue.get(earlier.id)).toBeUndefined()
+  request.store()
+  await upload.done
+  const again = await runUntil(transport.nextRequest(), 60_000)
+  expect(again.key).toBe(queue.get(earlier.id)?.idempotencyKey)
+  const durable = await queue.enqueue(file('on disk'))
+  expect(durable.snapshot?.durable).toBe(true)
+})
+
 test('a result that no store can hold is a success all the same', async () => {
   const circular: Record<string, unknown> = { notCloneable() {} }
   circular.self = circular
