@@ -73,7 +73,6 @@ const currentShape = z.looseObject({
   attempts: number,
   requests: number,
   notBefore: z.nullable(number),
-  waitingSince: z.optional(number),
   reason: z.nullable(text),
   error: z.nullable(z.looseObject({ code: text, message: text, retryable: flag })),
   result: z.unknown(),
@@ -195,8 +194,8 @@ function follow(record: PendingUpload, action: Action): PendingUpload {
       }
     case 'set-back': {
       const { notBefore, waitingSince } = record
-      if (notBefore === null || waitingSince === undefined || waitingSince <= action.at) return record
-      return { ...record, notBefore: action.at + notBefore - waitingSince, waitingSince: action.at }
+      if (notBefore === null || !((waitingSince ?? 0) > action.at)) return record
+      return { ...record, notBefore: action.at + notBefore - (waitingSince as number), waitingSince: action.at }
     }
     case 'interrupted':
       return status === 'uploading' ? { ...record, status: 'pending', reason: null, error: null } : record
