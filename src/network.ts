@@ -46,7 +46,8 @@ interface Unreachable {
   timer?: ReturnType<typeof setTimeout>
   looking?: Promise<void> | undefined
 }
-type Gate = { type: 'told'; until: number } | { type: 'opening'; since: number; until: number } | Unreachable
+/** `since`: when that was said or seen, ms since 1970. */
+type Gate = { type: 'told' | 'opening'; since: number; until: number } | Unreachable
 
 /**
  * An opaque HEAD: any answer at all, whatever its status, rights or body, shows that the origin is there, and it needs no CORS right. Redirects
@@ -77,6 +78,16 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
   const gates = new Map<string, Gate>()
   const probing = new Map<string, Promise<boolean>>()
   let closed = false
+
+  /** A wait whose beginning is yet to come was told by a clock that has been set back since: it begins anew. */
+  const gateOf = (origin: string): Gate | undefined => {
+    const gate = gates.get(origin)
+    if (gate && 'until' in gate && gate.since > now()) {
+      gate.until += now() - gate.since
+      gate.since = now()
+    }
+    return gate
+  }
 
   const open = (origin: string): void => {
     const gate = gates.get(origin)
@@ -133,7 +144,7 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
 
   return {
     capacity(origin) {
-      const gate = gates.get(origin)
+      const gate = gateOf(origin)
       switch (gate?.type) {
         case 'told':
           return gate.until <= now() ? 1 : 0
@@ -146,11 +157,11 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
       }
     },
     since(origin) {
-      const gate = gates.get(origin)
+      const gate = gateOf(origin)
       return gate?.type === 'told' ? gate.until : (gate?.since ?? 0)
     },
     opensAt(origin) {
-      const gate = gates.get(origin)
+      const gate = gateOf(origin)
       return gate && 'until' in gate && gate.until > now() ? gate.until : null
     },
     entered(origin) {
@@ -158,14 +169,14 @@ export function createNetwork({ now, random, onChange }: NetworkOptions): Networ
       if (gate?.type === 'unreachable') gate.trial = false
     },
     answered(origin) {
-      const gate = gates.get(origin)
+      const gate = gateOf(origin)
       // An answer to what was sent earlier does not take back what the origin has said since.
       if (gate?.type !== 'told' || gate.until <= now()) open(origin)
     },
     told(origin, until) {
-      const gate = gates.get(origin)
+      const gate = gateOf(origin)
       if (gate?.type === 'unreachable') open(origin)
-      gates.set(origin, { type: 'told', until: gate?.type === 'told' ? Math.max(gate.until, until) : until })
+      gates.set(origin, { type: 'told', since: now(), until: gate?.type === 'told' ? Math.max(gate.until, until) : until })
     },
     async lost(url) {
       const { origin } = new URL(url)

@@ -269,6 +269,29 @@ test('answers to what was sent earlier do not shorten the wait', () => {
   expect(network.opensAt(origin)).toBe(90_000)
 })
 
+test('a clock that is set back makes no wait longer than it was, counted from when that is noticed', async () => {
+  network.told(origin, 60_000)
+  await advance(20_000)
+  vi.setSystemTime(Date.now() - 3_600_000)
+  const noticed = Date.now()
+  expect([network.capacity(origin), network.opensAt(origin)]).toEqual([0, noticed + 60_000])
+  expect(network.since(origin)).toBe(noticed + 60_000)
+  await advance(59_999)
+  network.answered(origin)
+  expect(network.capacity(origin)).toBe(0)
+  await advance(1)
+  expect(network.capacity(origin)).toBe(1)
+  network.answered(origin)
+  expect(network.capacity(origin)).toBe(free)
+  await lose()
+  isUp = true
+  await network.hint()
+  vi.setSystemTime(Date.now() - 3_600_000)
+  expect(network.capacity(origin)).toBe(1)
+  await advance(5_000)
+  expect(network.capacity(origin)).toBe(free)
+})
+
 test('an origin that was unreachable and says to wait is there', async () => {
   await lose()
   network.told(origin, 60_000)
