@@ -23,8 +23,12 @@ const libraryOf = (entry: Record<string, string>, external: RegExp[], emptyOutDi
   build: { target: 'es2022', sourcemap: true, emptyOutDir, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
 })
 
-/** `vite build`: the package. Dependencies stay imports. */
-const library = libraryOf({ index: here('src/index.ts') }, [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/], true)
+/** `vite build`: the package. Dependencies stay imports. What a page takes of an entry lies in another file than what only a worker needs. */
+const library = libraryOf(
+  { index: here('src/index.ts'), 'service-worker': here('src/service-worker.ts'), serve: here('src/serve.ts') },
+  [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/],
+  true,
+)
 
 /** `vite build --mode worker`: a file with everything in it, since nobody may bundle it. */
 const worker = libraryOf({ 'digest.worker': here('src/digest.worker.ts') }, [], false)

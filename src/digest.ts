@@ -60,15 +60,23 @@ function digestInWorker(blob: Blob, signal: AbortSignal | undefined): Promise<st
   })
 }
 
+type Sha256 = typeof import('@noble/hashes/sha2.js').sha256
+let brought: Sha256 | undefined
+
+/** Brings the code along that is else loaded when it is needed, for service workers: they may not `import()`. */
+export function bringSha256(sha256: Sha256): void {
+  brought = sha256
+}
+
 async function digestHere(blob: Blob, signal: AbortSignal | undefined): Promise<string> {
-  const sha256 = await loadSha256()
+  const sha256 = brought ?? (await loadSha256())
   const hash = sha256.create()
   for await (const chunk of chunksOf(blob, signal)) hash.update(chunk)
   return toHex(hash.digest())
 }
 
 /** The page may be offline by now, or its files replaced by a deploy: neither says anything about the bytes. */
-async function loadSha256(): Promise<typeof import('@noble/hashes/sha2.js').sha256> {
+async function loadSha256(): Promise<Sha256> {
   try {
     const { sha256 } = await import('@noble/hashes/sha2.js')
     return sha256

@@ -28,7 +28,7 @@ const groups = [
   ['digest.worker.ts', 'events.ts', 'intake.ts', 'upload.ts'],
   ['ledger.ts', 'options.ts', 'runner.ts'],
   ['queue.ts'],
-  ['index.ts'],
+  ['index.ts', 'serve.ts'],
   ['service-worker.ts', 'adapters/'],
 ]
 

@@ -9,6 +9,8 @@ import { beforeAll, expect, test } from 'vitest'
 const CORE_AIM = 16
 /** What it may be until then: a change that goes beyond has to earn its bytes. */
 const LARGEST_CORE = 28
+/** What a page, and a worker, pays for the service worker's entry beside the core; a worker brings the code along that hashes large files. */
+const LARGEST_SERVICE_WORKER = { page: 0.4, worker: 6.2 }
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const dist = `${root}dist/`
@@ -59,7 +61,7 @@ test('a bundler can see the worker: its URL is spelt out, and nothing tells the 
 const bundle = async (entry: Pick<BuildOptions, 'stdin' | 'entryPoints'>) => {
   const { outputFiles, metafile } = await build({
     ...entry,
-    alias: { uponce: `${dist}index.js` },
+    alias: { uponce: `${dist}index.js`, 'uponce/service-worker': `${dist}service-worker.js` },
     absWorkingDir: root,
     outdir: 'bundle',
     bundle: true,
@@ -95,6 +97,19 @@ test(`the core with its dependencies is at most ${LARGEST_CORE} kB minified and 
   ]
   console.log(lines.join('\n'))
   expect(total).toBeLessThanOrEqual(LARGEST_CORE)
+})
+
+test('the service worker entry adds little to a page, and to a worker hardly more than the code that hashes', async () => {
+  const sizeOf = async (contents: string): Promise<number> => {
+    const { metafile, sizes } = await bundle({ stdin: { contents, resolveDir: root } })
+    return ['bundle/stdin.js', ...staticImports('bundle/stdin.js', metafile)].reduce((sum, file) => sum + sizes.get(file)!, 0)
+  }
+  const core = await sizeOf(consumer)
+  const page = (await sizeOf(`${consumer}; import { syncInBackground } from 'uponce/service-worker'; syncInBackground()`)) - core
+  const worker = (await sizeOf(`import { serveUploads } from 'uponce/service-worker'; serveUploads()`)) - core
+  console.log(`uponce/service-worker beside the core, gzipped: ${page.toFixed(2)} kB in a page, ${worker.toFixed(2)} kB in a worker`)
+  expect(page).toBeLessThanOrEqual(LARGEST_SERVICE_WORKER.page)
+  expect(worker).toBeLessThanOrEqual(LARGEST_SERVICE_WORKER.worker)
 })
 
 const staticImports = (file: string, metafile: Metafile): string[] =>
