@@ -1,5 +1,5 @@
 /** What the test page has at hand as `tools`: a queue whose events are noted, and the raw database below it. */
-import type { EnqueueOptions, UploadQueueEventName, UploadQueueOptions } from 'uponce'
+import type { EnqueueOptions, UploadQueue, UploadQueueEventName, UploadQueueOptions } from 'uponce'
 
 /** The same bytes in the page and in Node; from 256 on every byte value is among them. */
 export const bytesOf = (size: number, seed = 0): Uint8Array<ArrayBuffer> => {
@@ -55,6 +55,57 @@ export const enqueue = async ({ size, seed = 0, name = 'file.bin' }: FileFacts, 
   const { id } = await queue.enqueue(new File([bytesOf(size, seed)], name), options)
   return { id, key: queue.get(id)!.idempotencyKey }
 }
+
+interface Tale {
+  /** Why it was tried again, each time, and how it ended; `(free)`: that one was not counted. */
+  tale: string[]
+  /** After how many ms it was to be tried again, each time. */
+  delays: number[]
+}
+/** Queues beside the account's own, by name, with what each told: by file name, and of itself. */
+const others: Record<string, { queue: UploadQueue; tales: Record<string, Tale>; told: UploadQueueEventName[] }> = {}
+
+/** Starts another queue in this page. It tells the server which attempt each request is. */
+export const open = (name: string, { headers, ...options }: UploadQueueOptions<never>): UploadQueue => {
+  const own = typeof headers === 'function' ? headers : () => headers
+  const queue = uponce.createUploadQueue<never>({
+    name,
+    headers: async (upload, context) => {
+      const made = new Headers(await own(upload, context))
+      made.set('Test-Attempt', String(context.attempt))
+      return made
+    },
+    ...options,
+  })
+  const tales: Record<string, Tale> = {}
+  const told: UploadQueueEventName[] = []
+  const taleOf = ({ name }: { name: string }): Tale => (tales[name] ??= { tale: [], delays: [] })
+  queue.on('retrying', ({ upload, reason, counted, delay }) => {
+    taleOf(upload).tale.push(counted ? reason : `${reason} (free)`)
+    taleOf(upload).delays.push(delay)
+  })
+  queue.on('succeeded', ({ upload }) => taleOf(upload).tale.push('succeeded'))
+  queue.on('failed', ({ upload, error }) => taleOf(upload).tale.push(`failed ${error.code}`))
+  queue.on('blocked', ({ upload, error }) => taleOf(upload).tale.push(`blocked ${error.code}`))
+  for (const event of ['offline', 'online', 'warning'] as const) queue.on(event, () => told.push(event))
+  others[name] = { queue, tales, told }
+  return queue
+}
+
+export const other = (name: string): UploadQueue => others[name]!.queue
+
+/** How all uploads of those queues fare. */
+export const faring = () =>
+  Object.entries(others).flatMap(([name, { queue, tales, told }]) =>
+    queue.getSnapshot().map(({ name: file, status, attempts, requests, idempotencyKey: key, result }) => ({
+      ...{ queue: name, file, status, attempts, requests, key, result },
+      ...(tales[file] ?? { tale: [], delays: [] }),
+      // Each its own: what occurs twice does not travel out of every engine.
+      told: [...told],
+    })),
+  )
+
+export const closeOthers = (): Promise<unknown> => Promise.all(Object.values(others).map(({ queue }) => queue.close()))
 
 /** How a promise settles: `fine`, or the code of its error, and after how many ms. */
 export const settled = async (promise: Promise<unknown>): Promise<{ end: string; ms: number }> => {

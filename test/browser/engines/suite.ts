@@ -5,6 +5,7 @@ import type { Program } from '../../helpers/programs.js'
 import { type Stage, setStage } from '../../helpers/stage.js'
 import { testDelivery } from './delivery.js'
 import { testOutages } from './outages.js'
+import { testServers } from './servers.js'
 import { testStorage } from './storage.js'
 import { testTabs } from './tabs.js'
 
@@ -13,6 +14,8 @@ export interface EngineFacts {
   keepsBlobs: boolean
   /** Whether a page can ask not to lose its data: `navigator.storage.persist`. */
   persists: boolean
+  /** Whether it is tried for its storage alone: on the network it does what another engine of the suite does. */
+  forStorageAlone?: boolean
 }
 
 /** What must hold in every engine, in one start of the browser. */
@@ -30,4 +33,5 @@ export const testEngine = (program: Program, name: string, facts: EngineFacts, l
     testTabs(stage)
     testStorage(stage, facts)
     testOutages(stage)
+    if (!facts.forStorageAlone) testServers(stage)
   })
