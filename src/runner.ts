@@ -67,8 +67,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   let halting = new AbortController()
   let looking = false
   let timer: ReturnType<typeof setTimeout> | undefined
-  let refreshing: Promise<void> | undefined
-  let refreshedAt = Number.NEGATIVE_INFINITY
+  /** The renewals of one account's sign-in: how many have ended, whether the last one failed, and the one under way. */
+  let renewal: { owner: string | null; ended: number; failure?: { cause: unknown }; running?: Promise<void> } = { owner: null, ended: 0 }
 
   const fixedOrigin = ((): string | undefined => {
     const { endpoint } = options
@@ -183,24 +183,37 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
         lastOrigins.set(id, origin)
       },
       progress(loaded, total) {
-        if (loaded < total && now() - reportedAt < progressSpacing) return
+        if (loaded < total && Math.abs(now() - reportedAt) < progressSpacing) return
         reportedAt = now()
         deps.progress(id, loaded, total)
       },
       outcomeUrl: deps.outcomeUrl,
       learned: deps.learned,
-      async refresh(renew, since) {
-        if (!refreshing && refreshedAt >= since) return
-        refreshing ??= Promise.resolve(renew())
-          .then(() => {
-            refreshedAt = now()
-          })
-          .finally(() => {
-            refreshing = undefined
-          })
-        await refreshing
+      renewals: () => renewal.ended,
+      refresh(renew, since) {
+        const { owner, ended, failure, running } = renewal
+        const isSameOwner = owner === deps.owner()
+        if (isSameOwner && running) return running
+        if (isSameOwner && ended > since) return failure ? Promise.reject(failure.cause) : Promise.resolve()
+        return renewNow(renew)
       },
     }
+  }
+
+  function renewNow(renew: () => Promise<unknown>): Promise<void> {
+    const current: typeof renewal = { owner: deps.owner(), ended: renewal.ended }
+    renewal = current
+    const end = (failure?: { cause: unknown }): void => {
+      if (renewal === current) renewal = { owner: current.owner, ended: current.ended + 1, ...(failure && { failure }) }
+    }
+    current.running = renew().then(
+      () => end(),
+      (cause) => {
+        end({ cause })
+        throw cause
+      },
+    )
+    return current.running
   }
 
   function park(run: Run): Promise<void> {

@@ -53,7 +53,9 @@ export interface UploadContext<Result> {
   outcomeUrl(): string | undefined
   /** What an answer said about its server. */
   learned(announced: Announced): void
-  /** Runs `renew` unless another upload has done so since `since`; one at a time for the whole queue. */
+  /** How often the sign-in was renewed, or failed to be. */
+  renewals(): number
+  /** Runs `renew`, one at a time for the whole queue; where it ended since `since` of `renewals`, for another upload, that end is this one's. */
   refresh(renew: () => Promise<unknown>, since: number): Promise<void>
 }
 
@@ -121,7 +123,7 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
     if (!start || start.before === start.after) return
     const started = start.after
 
-    const startedAt = now()
+    const renewals = context.renewals()
     const sent = await send(context, started, bytes, history)
     if (!sent) {
       await act({ type: 'interrupted' })
@@ -149,7 +151,7 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
       }
       case 'refresh':
         history.refreshed = true
-        history.refreshFrom = startedAt
+        history.refreshFrom = renewals
         await act({ type: 'deferred', notBefore: null, counted: false, error, at: now() })
         throw new Again()
       case 'verify':
@@ -358,7 +360,7 @@ async function findEndpoint<Result>({ options, upload }: UploadContext<Result>, 
 
 /** The app's headers for this very attempt, made anew after a 401; one renewal serves all uploads that need it. */
 async function ownHeaders<Result>(
-  { options, upload, refresh, network }: UploadContext<Result>,
+  { options, upload, refresh, renewals, network }: UploadContext<Result>,
   attempt: number,
   url: string,
   history: { refreshFrom: number | null },
@@ -380,7 +382,7 @@ async function ownHeaders<Result>(
     if (signal.aborted) throw signal.reason
     // A token cannot be fetched without a network either: that is no fault of the app's.
     if (!(await before(signal, network.lost(url)))) {
-      history.refreshFrom = since
+      if (since !== null) history.refreshFrom = renewals()
       throw new UploadError('network', 'The headers could not be made, and the server cannot be reached.', { cause })
     }
     throw since === null
@@ -419,7 +421,8 @@ async function read<Result>(
   }
   const { status } = answer
   const problem = parseProblem(answer)
-  const retryAfter = retryAfterOf(answer, now())
+  // What a network in between says is not what the origin says.
+  const retryAfter = elsewhere ? null : retryAfterOf(answer, now())
   const facts = { status, problem }
   const error = describe()
   return { outcome: { error, url, retryAfter, overruled: await overrule(context, error) } }

@@ -42,20 +42,20 @@ afterEach(async () => {
   vi.unstubAllGlobals()
 })
 
-describe('a sign-in that is no longer accepted', () => {
-  /** Headers whose renewal is the test's to give; and how often that was asked for. */
-  const tokens = (renew: () => Promise<string> | string) => {
-    const seen = { renewals: 0, token: 'first' }
-    const headers = async (_upload: unknown, { refresh }: { refresh: boolean }): Promise<HeadersInit> => {
-      if (refresh) {
-        seen.renewals += 1
-        seen.token = await renew()
-      }
-      return { Authorization: `Bearer ${seen.token}` }
+/** Headers whose renewal is the test's to give; and how often that was asked for. */
+const tokens = (renew: () => Promise<string> | string) => {
+  const seen = { renewals: 0, token: 'first' }
+  const headers = async (_upload: unknown, { refresh }: { refresh: boolean }): Promise<HeadersInit> => {
+    if (refresh) {
+      seen.renewals += 1
+      seen.token = await renew()
     }
-    return { seen, headers }
+    return { Authorization: `Bearer ${seen.token}` }
   }
+  return { seen, headers }
+}
 
+describe('a sign-in that is no longer accepted', () => {
   test('a renewal that hangs blocks after 30 s, once for all, and keeps everything', async () => {
     const { seen, headers } = tokens(() => new Promise<never>(() => {}))
     const queue = openQueue({ headers })
@@ -334,5 +334,69 @@ describe('accounts', () => {
     expect(await storedBytes(id)).toEqual([undefined])
     await advance(60_000, 1_000)
     expect(transport.requests).toHaveLength(1)
+  })
+})
+
+describe('a renewal of the sign-in', () => {
+  test('a renewal that fails is asked for once, and blocks all', async () => {
+    const { seen, headers } = tokens(() => Promise.reject(new Error('signed out elsewhere')))
+    const queue = openQueue({ headers })
+    await queue.enqueueAll(['a', 'b', 'c'].map(file))
+    for (let count = 0; count < 3; count++) (await transport.nextRequest()).respondWith({ status: 401 })
+    await until(() => statuses(queue).every((status) => status === 'blocked'))
+    expect([seen.renewals, transport.requests.length]).toEqual([1, 3])
+  })
+
+  test('a clock that is set back does not keep a later 401 from asking for a new token', async () => {
+    let count = 1
+    const { seen, headers } = tokens(() => `renewed ${count++}`)
+    const queue = openQueue({ headers })
+    for (const name of ['a', 'b']) {
+      await queue.enqueue(file(name))
+      ;(await transport.nextRequest()).respondWith({ status: 401 })
+      const again = await transport.nextRequest()
+      expect(again.headers.get('Authorization')).toBe(`Bearer renewed ${seen.renewals}`)
+      again.store()
+      await until(() => statuses(queue).every((status) => status === 'succeeded'))
+      expect(seen.renewals).toBe(name === 'a' ? 1 : 2)
+      vi.setSystemTime(Date.now() - 3_600_000)
+    }
+  })
+
+  test("one account's renewal that hangs is not waited for by another's", async () => {
+    const asked: (string | null)[] = []
+    const queue = openQueue({
+      async headers(_upload, { refresh }) {
+        if (refresh) asked.push(account)
+        if (refresh && account === 'ann') await new Promise<never>(() => {})
+        return { Authorization: `Bearer ${account}` }
+      },
+    })
+    await queue.enqueue(file('a'))
+    ;(await transport.nextRequest()).respondWith({ status: 401 })
+    await until(() => asked.length === 1)
+    account = 'bob'
+    await queue.start()
+    const his = await queue.enqueue(file('of bob'))
+    ;(await transport.nextRequest()).respondWith({ status: 401 })
+    await advance(40_000, 1_000)
+    expect(asked).toEqual(['ann', 'bob'])
+    expect(his.snapshot?.status).toBe('uploading')
+  })
+
+  test('progress goes on when the clock is set back in the middle of an attempt', async () => {
+    transport = createTransportDouble({ reportsBytes: true })
+    const queue = openQueue()
+    const seen: number[] = []
+    queue.on('progress', ({ loaded }) => seen.push(loaded))
+    await queue.enqueue(file('abcdef'))
+    const request = await transport.nextRequest()
+    request.onProgress(1, 6)
+    vi.setSystemTime(Date.now() - 3_600_000)
+    await advance(200)
+    request.onProgress(2, 6)
+    expect(seen).toEqual([1, 2])
+    request.store()
+    await flush()
   })
 })

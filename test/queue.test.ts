@@ -150,7 +150,7 @@ describe('attempts', () => {
     expect(transport.requests).toHaveLength(2)
     for (let i = 0; i < 2; i++) (await runUntil(transport.nextRequest())).store()
     expect(Date.now() - start).toBeGreaterThanOrEqual(60_000)
-    expect(Date.now() - start).toBeLessThanOrEqual(61_500)
+    expect(Date.now() - start).toBeLessThanOrEqual(65_000)
     await Promise.all(uploads.map(({ done }) => done))
     expect(queue.getSnapshot().map(({ attempts }) => attempts)).toEqual([1, 1, 1])
   })
@@ -446,6 +446,8 @@ test('a file that cannot be hashed yet, since the code for it does not load, is 
   await until(() => upload.snapshot?.reason === 'network')
   expect(upload.snapshot).toMatchObject({ status: 'preparing', sha256: null, attempts: 0 })
   vi.doUnmock('@noble/hashes/sha2.js')
+  // While it is being loaded no fake time may pass.
+  await import('@noble/hashes/sha2.js')
   const request = await runUntil(transport.nextRequest())
   expect(request.sha256).toBe('2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824')
   request.store()

@@ -559,3 +559,8 @@ describe('full jitter', () => {
     }
   })
 })
+
+test('a wait told by another origin, after a redirect, is none', async () => {
+  const headers = { 'Retry-After': '3600' }
+  await expectStories([429, 503, 500].map((status) => [`${status}`, { status, headers, ...elsewhere }, backsOff('unproven')]))
+})
