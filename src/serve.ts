@@ -33,16 +33,18 @@ interface WorkerEvent extends Event {
 export function serveUploads<Result = UploadReceipt>(options: UploadQueueOptions<Result>, ports?: Partial<QueuePorts>): () => void {
   const { name } = resolveOptions(options)
   const tag = `uponce:${name}`
-  /** What events share, as long as nothing of it had to wait: a later one has an attempt of its own. */
+  /** The run that events share until it sends something: whoever comes later has one of its own. */
   let shared: Promise<void> | undefined
+  /** Ends with the last run. */
+  let last: Promise<void> = Promise.resolve()
 
-  const run = async (part: () => void): Promise<void> => {
+  const run = async (limit: number, part: () => void): Promise<void> => {
     // What a worker keeps in memory is no use to anybody.
     const queue = createUploadQueue<Result>({ ...options, persist: 'required', autoStart: false }, { ...ports, once: true })
-    queue.on('retrying', part)
+    queue.on('started', part)
     try {
       await within(
-        runLimit,
+        limit,
         queue.start().then(() => rest(queue)),
       )
       const left = queue.getSnapshot().filter(runsByItself).length
@@ -54,10 +56,14 @@ export function serveUploads<Result = UploadReceipt>(options: UploadQueueOptions
   }
   const serve = (): Promise<void> => {
     if (shared) return shared
-    const running = run(() => {
-      if (shared === running) shared = undefined
-    })
+    const since = Date.now()
+    const running = last.then(() =>
+      run(runLimit - (Date.now() - since), () => {
+        if (shared === running) shared = undefined
+      }),
+    )
     shared = running
+    last = running.catch(() => {})
     return running
   }
 

@@ -17,14 +17,18 @@ interface SyncManager {
  */
 export function syncInBackground<Result>(queue: UploadQueue<Result>, { name = 'uploads' }: { name?: string } = {}): () => void {
   const tag = `uponce:${name}`
+  // Asked for in time: a page that is being closed gets no answer any more.
+  const registration = findRegistration()
   let asked = false
 
   const ask = (isLeaving: boolean): void => {
     if (!queue.getSnapshot().some(runsByItself)) return
     asked = true
-    wake(tag, isLeaving).catch(() => {
-      // No worker can be had here: the queue works without.
-    })
+    registration
+      .then((found) => found && wake(found, tag, isLeaving))
+      .catch(() => {
+        // The browser lets nobody wake it: the queue works without.
+      })
   }
   // The worker's own failed attempts are heard here, too: asked again, it would be woken at once, and so on.
   const onFailure = (): void => {
@@ -50,8 +54,14 @@ export function syncInBackground<Result>(queue: UploadQueue<Result>, { name = 'u
   }
 }
 
-async function wake(tag: string, isLeaving: boolean): Promise<void> {
-  const { active, sync }: ServiceWorkerRegistration & { sync?: SyncManager } = await globalThis.navigator.serviceWorker.ready
+type Registration = ServiceWorkerRegistration & { sync?: SyncManager }
+
+/** Waits for one; resolves `undefined` where there are no workers. */
+async function findRegistration(): Promise<Registration | undefined> {
+  return globalThis.navigator?.serviceWorker?.ready.catch(() => undefined)
+}
+
+async function wake({ active, sync }: Registration, tag: string, isLeaving: boolean): Promise<void> {
   // Chromium takes no registration of a page that has gone meanwhile, as one that is being closed often has; a message does arrive.
   if (isLeaving || !sync) active?.postMessage({ type: tag })
   await sync?.register(tag)

@@ -246,27 +246,48 @@ describe('a sync event', () => {
     await leaveBehind(['a'])
     serve()
     const events = [sync(), sync(), fire('message', { data: { type: tag } })]
-    ;(await transport.nextRequest()).store()
-    await Promise.all(events)
+    const request = await transport.nextRequest()
+    expect(channels).toBe(1)
+    request.respondWith({ status: 500 })
+    expect(await runUntil(Promise.allSettled(events))).toMatchObject([{ reason: left(1) }, { reason: left(1) }, { status: 'fulfilled' }])
     expect(transport.requests).toHaveLength(1)
   })
 })
 
-test('a sync event that comes after a try has failed has one of its own, and does not wait for the next', async () => {
+test.each([
+  ['has failed', 1],
+  ['is under way', 0],
+])('a sync event that comes when a try %s has one of its own, once that of the earlier event is over', async (_when, failed) => {
   vi.mocked(fetch).mockRejectedValue(new TypeError('Failed to fetch'))
   const [key] = await leaveBehind(['a'])
   serve()
   const offline = sync()
-  ;(await transport.nextRequest()).lose()
-  await advance(1_000)
-  vi.mocked(fetch).mockImplementation(() => Promise.resolve(new Response()))
+  const lost = await transport.nextRequest()
+  if (failed) lost.lose()
+  await advance(500)
   const online = sync()
+  if (!failed) lost.lose()
+  await flush()
+  vi.mocked(fetch).mockImplementation(() => Promise.resolve(new Response()))
   await expect(runUntil(offline)).rejects.toEqual(left(1))
   const request = await transport.nextRequest()
   expect(request.key).toBe(key)
   request.store()
   await online
   expect(transport.requests).toHaveLength(2)
+})
+
+test('an event that had to wait for another ends no later for that', async () => {
+  await leaveBehind(['a'])
+  serve({ timeout: 1_000_000 })
+  const start = Date.now()
+  const first = sync()
+  await transport.nextRequest()
+  await advance(100_000)
+  const second = sync()
+  await expect(runUntil(first)).rejects.toThrow('The time that')
+  await expect(runUntil(second)).rejects.toThrow('The time that')
+  expect(Date.now() - start).toBe(250_000)
 })
 
 describe('beside a page that runs the queue', () => {
@@ -430,6 +451,17 @@ describe('a page that leaves work behind', () => {
     expect(registered).toEqual([tag, tag])
     ;(await runUntil(transport.nextRequest())).store()
     await next.done
+  })
+
+  test('asks for one when the server is silent and cannot be reached', async () => {
+    vi.mocked(fetch).mockRejectedValue(new TypeError('Failed to fetch'))
+    const page = openPage({ timeout: 1_000 })
+    watch(page)
+    await page.enqueue(file())
+    await transport.nextRequest()
+    expect(registered).toEqual([])
+    await advance(1_000)
+    expect(registered).toEqual([tag])
   })
 
   test('hidden, asks for no other sync when the worker fails in its turn', async () => {

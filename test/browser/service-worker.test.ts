@@ -161,6 +161,11 @@ describeWith(programs.chromium, 'a service worker that serves uploads', () => {
     await chromium.context.setOffline(true)
     const keys = await enqueue(page, [3_000, 200_000])
     await page.waitForFunction(() => queue.getSnapshot().every(({ reason }) => reason === 'network'))
+    // A page that goes before the browser has noted its wish leaves the files to the next page.
+    await page.waitForFunction(async () => {
+      const { sync } = (await navigator.serviceWorker.ready) as unknown as { sync: { getTags(): Promise<string[]> } }
+      return (await sync.getTags()).length > 0
+    })
     await page.close()
     expect(front.passages.filter(({ key }) => keys.includes(key))).toEqual([])
     await chromium.context.setOffline(false)
