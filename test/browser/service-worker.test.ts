@@ -124,11 +124,17 @@ describeWith(programs.chromium, 'a service worker that serves uploads', () => {
   const openPage = async (options: Partial<UploadQueueOptions<never>> = {}): Promise<Page> => {
     const page = await chromium.newPage()
     await page.goto(`${front.url}/uponce-test/${account.name}/`)
-    await page.waitForFunction(() => 'uponce' in globalThis && 'serviceWorkerEntry' in globalThis)
+    const untilLoaded = () => page.waitForFunction(() => 'uponce' in globalThis && 'serviceWorkerEntry' in globalThis)
+    await untilLoaded()
+    await page.evaluate(async (name) => {
+      await navigator.serviceWorker.register(`own-worker.js?account=${name}`, { type: 'module', scope: `${name}/` })
+      await navigator.serviceWorker.ready
+    }, account.name)
+    // Meanwhile what the worker does as it is activated comes to its end, or it would take up what follows.
+    await page.reload()
+    await untilLoaded()
     await page.evaluate(
       async ({ name, headers, options }) => {
-        await navigator.serviceWorker.register(`own-worker.js?account=${name}`, { type: 'module', scope: `${name}/` })
-        await navigator.serviceWorker.ready
         globalThis.queue = uponce.createUploadQueue({ endpoint: '/uploads', name, headers, ...options })
         serviceWorkerEntry.syncInBackground(queue, { name })
         await queue.ready()
