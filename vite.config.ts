@@ -1,4 +1,3 @@
-import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Plugin, UserConfig } from 'vite'
 import { defineConfig } from 'vitest/config'
@@ -46,8 +45,6 @@ const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts', 'test/re
 export default defineConfig(({ mode }) => ({
   ...({ page, worker }[mode] ?? library),
   test: {
-    // Vitest leaves one core to others, which of two is half. Browsers and servers wait a lot, so their files run at the same time, too.
-    maxWorkers: availableParallelism(),
     projects: [
       {
         test: {
@@ -61,7 +58,18 @@ export default defineConfig(({ mode }) => ({
       { test: { name: 'repository', environment: 'node', include: repositoryTests, testTimeout: 60_000 } },
       { test: { name: 'server', environment: 'node', include: ['test/server/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000 } },
       { test: { name: 'faults', environment: 'node', include: ['test/faults/**/*.test.ts'], testTimeout: 180_000, hookTimeout: 120_000 } },
-      { test: { name: 'browser', environment: 'node', include: ['test/browser/**/*.test.ts'], testTimeout: 90_000, hookTimeout: 120_000 } },
+      {
+        test: {
+          name: 'browser',
+          environment: 'node',
+          include: ['test/browser/**/*.test.ts'],
+          testTimeout: 90_000,
+          hookTimeout: 120_000,
+          // One browser at a time: two would wait for each other, and for what they wait.
+          fileParallelism: false,
+          sequence: { groupOrder: 1 },
+        },
+      },
     ],
   },
 }))

@@ -9,7 +9,6 @@ import { stripVTControlCharacters } from 'node:util'
 import { programs } from './helpers/programs.js'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
-const report = '.build/vitest.json'
 const isCi = process.env.CI === 'true'
 
 const { FORCE_COLOR: _, ...environment } = process.env
@@ -56,11 +55,13 @@ interface Report {
   testResults: { name: string; status: string; assertionResults: { status: string; fullName: string }[] }[]
 }
 
-const vitest = async (): Promise<void> => {
+const vitest = async (name: string, projects: readonly string[]): Promise<void> => {
   const start = performance.now()
-  console.log('     tests (vitest run)')
+  const report = `.build/vitest-${projects[0]}.json`
   rmSync(`${root}${report}`, { force: true })
-  const { code } = await run(`vitest run --reporter=default --reporter=json --outputFile.json=${report}`, ['ignore', 'inherit', 'inherit'])
+  const chosen = projects.map((project) => `--project ${project}`).join(' ')
+  const command = `vitest run ${chosen} --reporter=default --reporter=json --outputFile.json=${report}`
+  const { code } = await run(command, ['ignore', 'inherit', 'inherit'])
   const failedBefore = count.failed
   if (existsSync(`${root}${report}`)) {
     const { numPassedTests, numFailedTests, numPendingTests, numTodoTests, testResults }: Report = JSON.parse(
@@ -73,10 +74,10 @@ const vitest = async (): Promise<void> => {
       for (const { fullName } of failed) fail(`${name.slice(root.length)}: ${fullName}`)
       if (status === 'failed' && failed.length === 0) fail(`${name.slice(root.length)}: the file itself`)
     }
-    if (numPassedTests + numFailedTests === 0) fail('no test ran')
+    if (numPassedTests + numFailedTests === 0) fail(`${name}: no test ran`)
   }
-  if (code !== 0 && count.failed === failedBefore) fail(`vitest ended with exit code ${code}, see above`)
-  console.log(`${count.failed === failedBefore ? 'ok  ' : 'FAIL'} tests (vitest run) ${seconds(start)}`)
+  if (code !== 0 && count.failed === failedBefore) fail(`${name}: vitest ended with exit code ${code}, see above`)
+  console.log(`${count.failed === failedBefore ? 'ok  ' : 'FAIL'} ${name} (${projects.join(', ')}) ${seconds(start)}`)
 }
 
 const start = performance.now()
@@ -98,7 +99,8 @@ if (existsSync(`${root}demo/page/index.html`)) await check('build of the page', 
 await check('unused files, exports and dependencies', 'knip --no-config-hints')
 await check('shape of the package', 'publint --strict')
 await check('types of the package', 'attw --pack . --profile esm-only')
-await vitest()
+// Browsers wait a lot, and so do tests of servers: side by side they take little longer than one of them.
+await Promise.all([vitest('tests in browsers', ['browser']), vitest('tests in Node', ['repository', 'unit', 'server', 'faults'])])
 
 console.log(['', ...failures.map((failure) => `failed: ${failure}`), ...notices, `${seconds(start)} in all`].join('\n'))
 console.log(`${count.passed} passed, ${count.failed} failed${count.skipped > 0 ? `, ${count.skipped} skipped` : ''}`)
