@@ -12,7 +12,7 @@ import { createRandom, freshSeed } from '../helpers/random.js'
 import { type Server, startServer } from '../helpers/server.js'
 import { makeTempFolder, type TempFolder } from '../helpers/temp-folder.js'
 
-const CRASHES = process.env.FAULTS_FULL === '1' ? 50 : 12
+const CRASHES = process.env.FAULTS_FULL === '1' ? 50 : 8
 /** The work of one round, undisturbed, is done in about this time, ms. */
 const ROUND_MS = 800
 const seed = Number(process.env.FAULTS_SEED ?? freshSeed())
