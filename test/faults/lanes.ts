@@ -83,10 +83,10 @@ export async function executeAll(queue: number[], lanes: Lane[], code: Code, tel
 
 /**
  * Executions of which each has its own order of events, faults and crashes, all drawn from its seed. `FAULTS_SEED=n` runs one of them and tells
- * its story; `FAULTS_COUNT=n` changes how many there are. One in ten has a seed that nobody has seen yet.
+ * its story; `FAULTS_COUNT=n` changes how many there are, else 2,000 with `FAULTS_FULL=1` and half as many without. One in ten has a seed that nobody has seen yet.
  */
 export const only = process.env.FAULTS_SEED
-const count = Number(process.env.FAULTS_COUNT ?? 2000)
+const count = Number(process.env.FAULTS_COUNT ?? (process.env.FAULTS_FULL === '1' ? 2000 : 1000))
 const LANES = 6
 const code: Code = { createUploadHandler, createIdempotency, createSqlKeys }
 
@@ -98,6 +98,7 @@ export function itKeepsEveryPromise(lanes: Lanes, half: 1 | 2): void {
     only ? `execution ${only} keeps every promise` : `${share} of ${count} executions keep every promise`,
     async () => {
       const first = freshSeed()
+      if (!only) console.log(`${fresh} unseen seeds from ${first} on`)
       const unseen = Array.from({ length: fresh }, (_, n) => first + n)
       const queue = only ? [Number(only)] : [...unseen, ...Array.from({ length: share - fresh }, (_, n) => 2 * n + half)]
       const executions = queue.length
