@@ -47,6 +47,19 @@ export function testDelivery(stage: () => Stage): void {
       )
     })
 
+    test('are sent on a line that works, though the browser says that it is offline', async () => {
+      const account = stage().newAccount()
+      const page = await stage().newPage(account)
+      await run(page, () => {
+        Object.defineProperty(navigator, 'onLine', { get: () => false })
+        dispatchEvent(new Event('offline'))
+      })
+      await page.start()
+      const uploads = await enqueueAll(page, [{ size: 300 }])
+      await untilSucceeded(page, 1)
+      expect(await storedAt(account)).toEqual(expectedOf(uploads))
+    })
+
     test('of any name are stored under it', async () => {
       const account = stage().newAccount()
       const page = await stage().open(account)
