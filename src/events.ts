@@ -28,7 +28,8 @@ export interface UploadQueueEvents<Result> {
   warning: { message: string; upload?: Upload<Result>; error?: UploadError }
 }
 
-const names: ReadonlySet<string> = new Set<UploadQueueEventName>([
+/** Every event there is. */
+export const eventNames: ReadonlySet<string> = new Set<UploadQueueEventName>([
   'added',
   'started',
   'progress',
@@ -57,7 +58,7 @@ export function createEmitter<Result>(): Emitter<Result> {
   const listeners = new Map<string, Set<(payload: never) => void>>()
   return {
     on(name, listener) {
-      if (!names.has(name)) throw new TypeError(`on: there is no event "${name}".`)
+      if (!eventNames.has(name)) throw new TypeError(`on: there is no event "${name}".`)
       const set = listeners.get(name) ?? new Set()
       listeners.set(name, set.add(listener))
       return () => set.delete(listener)

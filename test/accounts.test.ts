@@ -1,5 +1,6 @@
 import { inspect } from 'node:util'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { eventNames } from '../src/events.js'
 import { createUploadQueue, type UploadQueue, type UploadQueueEventName, type UploadQueueOptions } from '../src/index.js'
 import { indexedDbStore } from '../src/store.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
@@ -150,22 +151,7 @@ describe('a sign-in that is no longer accepted', () => {
 
 describe('a token', () => {
   const plain = 'plain-token-4711'
-  const events: UploadQueueEventName[] = [
-    'added',
-    'started',
-    'progress',
-    'retrying',
-    'succeeded',
-    'failed',
-    'blocked',
-    'paused',
-    'resumed',
-    'cancelled',
-    'idle',
-    'offline',
-    'online',
-    'warning',
-  ]
+  const events = [...eventNames] as UploadQueueEventName[]
   /** Everything that a database holds. */
   const dump = async (): Promise<string> => {
     const all: unknown[] = []

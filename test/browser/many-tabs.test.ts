@@ -144,7 +144,7 @@ describeWith(programs.chromium, `${TABS} tabs of one queue, closed, crashed, fro
     const missing = names.filter((name) => !isSaved(name))
     console.log(`${JSON.stringify(count)}; then ${held.size} tabs are held, and ${await stored()} of ${FILES} files are stored`)
     if (missing.length > 0) await add(FILES)
-    // One that hangs in the middle of a transaction keeps the others out until Chromium ends it, after a minute.
+    // A tab that hangs in the middle of a transaction may keep the others out of the database beyond its turn.
     await expect.poll(stored, { timeout: 200_000, interval: 200 }).toBe(FILES)
     for (const [tab, how] of held) await goOn(tab, how)
 
