@@ -144,6 +144,7 @@ describe('attempts', () => {
     const start = Date.now()
     one.respondWith({ status: 503, headers: { 'Retry-After': '60' } })
     await until(() => uploads[0]?.snapshot?.reason === 'http')
+    expect(uploads[0]?.snapshot?.notBefore).toBeLessThanOrEqual(start + 61_000)
     two.store()
     uploads.push(await queue.enqueue(file('c')))
     await advance(59_000, 1_000)
