@@ -242,6 +242,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       id: tabId,
       locks,
       openChannel,
+      random,
       async lease() {
         const held = await store.setting('runner', (held) => {
           const free = !held || held.id === tabId || held.until <= now() || held.until > now() + leaseLength
@@ -276,7 +277,7 @@ export function createUploadQueue<Result = UploadReceipt>(
     void runner.halt()
     tabs.close()
     if (mine) letGo().catch(() => {})
-    store.close()
+    store.release()
   }
 
   /** Without Web Locks the others would wait for the end of the lease. */

@@ -17,6 +17,7 @@ export interface TabsOptions<Message> {
   id: string
   locks: Locks | undefined
   openChannel: ((name: string) => Channel) | undefined
+  random(): number
   /** Where there are no Web Locks: takes or renews the lease kept in the store; resolves with whether this tab has it. */
   lease(): Promise<boolean>
   onMessage(message: Message): void
@@ -52,9 +53,12 @@ export const pulseBeat = 15_000
 /** After so many questions without an answer the lock is taken from it: its page is frozen or hangs. */
 const pulsesMissed = 2
 
+/** Two tabs that both have the lock, which no manager should allow, take turns of up to so long, ms: at the same pace each would void the other's. */
+const doubtSpread = 1_000
+
 /** One runner per queue across tabs. A Web Lock makes it so: the browser frees it when its tab goes, however that happens. */
 export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message> {
-  const { name, id, locks, openChannel, lease, alive, onMessage, onMissed, onRunner } = options
+  const { name, id, locks, openChannel, random, lease, alive, onMessage, onMissed, onRunner } = options
   const closing = new AbortController()
   const { signal } = closing
   const closed = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
@@ -162,7 +166,10 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     doubt() {
       // A lease is asked for again at the next beat.
       if (!byLocks) isRunner = false
-      else if (isRunner) onRunner(true)
+      else if (isRunner) {
+        clearTimeout(timer)
+        timer = setTimeout(() => isRunner && onRunner(true), random() * doubtSpread)
+      }
     },
     close() {
       closing.abort()

@@ -9,7 +9,7 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 /** The reading order of src: a file imports only from groups above its own, types included. A new file gets its place here. */
 const groups = [
   ['errors.ts'],
-  ['record.ts', 'chunks.ts'],
+  ['record.ts', 'chunks.ts', 'database.ts'],
   [
     'digest.ts',
     'lifecycle.ts',

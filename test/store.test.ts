@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { isUploadError } from '../src/errors.js'
 import { newRecord, type PendingUpload, transition } from '../src/record.js'
 import { type Entry, indexedDbStore, memoryStore, type Store } from '../src/store.js'
-import { advance, fakeClock, flush } from './helpers/fake-clock.js'
+import { advance, fakeClock, flush, until } from './helpers/fake-clock.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
 const databaseName = 'uponce:store-test'
@@ -37,6 +37,7 @@ const start = (record: PendingUpload): PendingUpload => transition(record, { typ
 const read = async (blob: Blob | undefined): Promise<Uint8Array | undefined> => blob && new Uint8Array(await blob.arrayBuffer())
 
 let store: Store
+const get = async (id: string): Promise<PendingUpload | undefined> => (await store.list()).records.find((record) => record.id === id)
 afterEach(() => {
   store.close()
   vi.restoreAllMocks()
@@ -64,7 +65,7 @@ describe.each<[string, boolean, () => Store]>([
     const blob = await store.bytes('u1')
     expect(blob).toBeInstanceOf(Blob)
     expect(await read(blob)).toEqual(everyByte)
-    expect(await store.get('u1')).toEqual(record)
+    expect(await get('u1')).toEqual(record)
   })
 
   test('an empty file comes back empty, not absent', async () => {
@@ -80,7 +81,7 @@ describe.each<[string, boolean, () => Store]>([
 
   test('nothing is what an empty store holds', async () => {
     expect(await store.list()).toEqual({ records: [], unreadable: [] })
-    expect(await store.get('u1')).toBeUndefined()
+    expect(await get('u1')).toBeUndefined()
     expect(await store.bytes('u1')).toBeUndefined()
     expect(await store.change('u1', start)).toBeUndefined()
     expect(await store.remove(['u1'])).toEqual([])
@@ -93,7 +94,7 @@ describe.each<[string, boolean, () => Store]>([
       const first = upload('u1', { status })
       await store.add([{ record: first, bytes: new Blob(['first']) }])
       expect(await store.add([entry('u1', { idempotencyKey: 'second' }), entry('u2')])).toEqual([first, upload('u2')])
-      expect(await store.get('u1')).toEqual(first)
+      expect(await get('u1')).toEqual(first)
       expect(await (await store.bytes('u1'))?.text()).toBe('first')
     },
   )
@@ -103,7 +104,7 @@ describe.each<[string, boolean, () => Store]>([
     await store.change('u1', succeed)
     const second = upload('u1', { idempotencyKey: 'second', order: 9 })
     expect(await store.add([{ record: second, bytes: new Blob(['second']) }])).toEqual([second])
-    expect(await store.get('u1')).toEqual(second)
+    expect(await get('u1')).toEqual(second)
     expect(await (await store.bytes('u1'))?.text()).toBe('second')
   })
 
@@ -111,7 +112,7 @@ describe.each<[string, boolean, () => Store]>([
     await store.add([entry('u1')])
     const changed = await store.change('u1', start)
     expect(changed).toEqual({ before: upload('u1'), after: start(upload('u1')) })
-    expect(await store.get('u1')).toEqual(changed?.after)
+    expect(await get('u1')).toEqual(changed?.after)
     expect(await read(await store.bytes('u1'))).toEqual(everyByte)
   })
 
@@ -125,7 +126,7 @@ describe.each<[string, boolean, () => Store]>([
     await store.add([entry('u1')])
     const more = (record: PendingUpload): PendingUpload => ({ ...record, attempts: record.attempts + 1, revision: record.revision + 1 })
     await Promise.all(Array.from({ length: 10 }, () => store.change('u1', more)))
-    expect(await store.get('u1')).toMatchObject({ attempts: 10, revision: 11 })
+    expect(await get('u1')).toMatchObject({ attempts: 10, revision: 11 })
   })
 
   test('a change that throws changes nothing, and the next one works', async () => {
@@ -134,7 +135,7 @@ describe.each<[string, boolean, () => Store]>([
       throw new Error('no')
     })
     await expect(changing).rejects.toThrow()
-    expect(await store.get('u1')).toEqual(upload('u1'))
+    expect(await get('u1')).toEqual(upload('u1'))
     expect((await store.change('u1', start))?.after.status).toBe('uploading')
   })
 
@@ -142,7 +143,7 @@ describe.each<[string, boolean, () => Store]>([
     await store.add([entry('u1'), entry('u2')])
     await store.change('u1', succeed)
     expect(await store.bytes('u1')).toBeUndefined()
-    expect(await store.get('u1')).toMatchObject({ status: 'succeeded', result: { uploadId: 'x' } })
+    expect(await get('u1')).toMatchObject({ status: 'succeeded', result: { uploadId: 'x' } })
     expect(await read(await store.bytes('u2'))).toEqual(everyByte)
   })
 
@@ -156,7 +157,7 @@ describe.each<[string, boolean, () => Store]>([
   test('removal takes record and bytes, of those that are chosen', async () => {
     await store.add([entry('u1'), entry('u2', { status: 'failed' }), entry('u3')])
     expect(await store.remove(['u1', 'u2', 'unknown'], ({ status }) => status === 'failed')).toEqual(['u2'])
-    expect([await store.get('u2'), await store.bytes('u2')]).toEqual([undefined, undefined])
+    expect([await get('u2'), await store.bytes('u2')]).toEqual([undefined, undefined])
     expect((await store.list()).records.map(({ id }) => id)).toEqual(['u1', 'u3'])
     expect(await store.remove(['u3', 'u1'])).toEqual(['u3', 'u1'])
     expect((await store.list()).records).toEqual([])
@@ -268,7 +269,7 @@ describe('rows of indexedDbStore', () => {
         { id: 'u4', owner: undefined, damage: 'damaged' },
       ],
     })
-    expect(await store.get('u3')).toBeUndefined()
+    expect(await get('u3')).toBeUndefined()
     expect(await store.change('u3', start)).toBeUndefined()
     expect(await store.remove(['u3', 'u1'], everyRecord)).toEqual(['u1'])
     expect(await rawRows('uploads')).toContainEqual({ v: 1, owner: 'ann' })
@@ -294,7 +295,7 @@ describe('rows of indexedDbStore', () => {
     expect(await store.change('u3', start)).toBeUndefined()
     expect(await store.remove(['u3'], everyRecord)).toEqual([])
     await expect(store.add([entry('u3'), entry('u4')])).rejects.toMatchObject({ code: 'storage-failed' })
-    expect(await store.get('u4')).toBeUndefined()
+    expect(await get('u4')).toBeUndefined()
     expect(await rawRows('uploads')).toContainEqual(row)
   })
 
@@ -307,8 +308,7 @@ describe('rows of indexedDbStore', () => {
   test('a list and a change read and write no bytes', async () => {
     const touched = vi.spyOn(IDBDatabase.prototype, 'transaction')
     await store.list()
-    await store.get('u1')
-    expect(touched.mock.calls.map(([names]) => names)).toEqual(['uploads', 'uploads'])
+    expect(touched.mock.calls.map(([names]) => names)).toEqual([['uploads']])
     const writes = vi.spyOn(IDBObjectStore.prototype, 'put')
     await store.change('u1', start)
     expect(writes.mock.contexts.map((context) => (context as IDBObjectStore).name)).toEqual(['uploads'])
@@ -456,12 +456,125 @@ describe('writes that indexedDbStore cannot make', () => {
     vi.spyOn(IDBObjectStore.prototype, 'getAll').mockImplementation(fail)
     const code = 'storage-failed'
     await expect(store.list()).rejects.toMatchObject({ code, cause: { name: 'DataError' } })
-    await expect(store.get('u1')).rejects.toMatchObject({ code })
+    await expect(get('u1')).rejects.toMatchObject({ code })
     await expect(store.bytes('u1')).rejects.toMatchObject({ code })
     await expect(store.setting('paused')).rejects.toMatchObject({ code })
     await expect(store.add([entry('u2')])).rejects.toMatchObject({ code })
     await flush()
     await nothingLeft()
+  })
+})
+
+describe('the transactions of indexedDbStore', () => {
+  let begun: IDBTransaction[]
+  const watch = (): void => {
+    begun = []
+    const { transaction } = IDBDatabase.prototype
+    vi.spyOn(IDBDatabase.prototype, 'transaction').mockImplementation(function (this: IDBDatabase, ...args) {
+      const one = transaction.apply(this, args)
+      begun.push(one)
+      return one
+    })
+  }
+  beforeEach(async () => {
+    store = indexedDbStore(databaseName)
+    await store.add([entry('u1'), entry('u2'), entry('u3')])
+    watch()
+  })
+
+  test('what is asked for while one runs goes into the next, all of it, and each hears of its own', async () => {
+    const changing = store.change('u1', start)
+    await flush(2)
+    expect(begun).toHaveLength(1)
+    const more = [store.change('u2', start), store.add([entry('u4')]), store.change('u9', start), store.remove(['u3'])]
+    expect(await Promise.all([changing, ...more])).toEqual([
+      { before: upload('u1'), after: start(upload('u1')) },
+      { before: upload('u2'), after: start(upload('u2')) },
+      [upload('u4')],
+      undefined,
+      ['u3'],
+    ])
+    expect(begun).toHaveLength(2)
+    expect((await store.list()).records.map(({ id }) => id)).toEqual(['u1', 'u2', 'u4'])
+  })
+
+  test('at most 64 share one', async () => {
+    await Promise.all(Array.from({ length: 130 }, (_, place) => store.add([entry(`n${place}`, {}, new ArrayBuffer(1))])))
+    expect(begun).toHaveLength(3)
+  })
+
+  test('in one transaction each sees what those before it did', async () => {
+    const second = upload('u5', { idempotencyKey: 'second' })
+    const [added, kept, changed, removed, again] = await Promise.all([
+      store.add([entry('u5')]),
+      store.add([{ record: second, bytes: new ArrayBuffer(1) }]),
+      store.change('u5', start),
+      store.remove(['u5'], ({ status }) => status === 'uploading'),
+      store.change('u5', start),
+    ])
+    expect(begun).toHaveLength(1)
+    expect([added, kept]).toEqual([[upload('u5')], [upload('u5')]])
+    expect(changed?.after.status).toBe('uploading')
+    expect([removed, again]).toEqual([['u5'], undefined])
+  })
+
+  test('one that cannot be written takes no other with it, in whatever company', async () => {
+    const ends = await Promise.allSettled([
+      store.change('u1', start),
+      store.change('u2', (record) => ({ ...record, result: () => {} })),
+      store.change('u3', () => {
+        throw new Error('no')
+      }),
+      store.add([entry('u4')]),
+    ])
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'rejected', 'fulfilled'])
+    const { records } = await store.list()
+    expect(records.map(({ id, status }) => [id, status])).toEqual([
+      ['u1', 'uploading'],
+      ['u2', 'pending'],
+      ['u3', 'pending'],
+      ['u4', 'pending'],
+    ])
+  })
+
+  test.each<[string, () => Promise<unknown>]>([
+    ['a change', () => store.change('u1', start)],
+    ['a list', () => store.list()],
+  ])('%s that a page was stopped in keeps nobody waiting, and is done when the page goes on', async (_name, call) => {
+    const { get: read, getAll } = IDBObjectStore.prototype
+    const stopped = (asked: IDBRequest): IDBRequest => {
+      // No answer reaches a page that is stopped.
+      asked.addEventListener('success', (event) => event.stopImmediatePropagation(), { capture: true })
+      return asked
+    }
+    const commit = vi.spyOn(IDBTransaction.prototype, 'commit').mockImplementation(() => {})
+    vi.spyOn(IDBObjectStore.prototype, 'get').mockImplementation(function (this: IDBObjectStore, key) {
+      return stopped(read.call(this, key))
+    })
+    vi.spyOn(IDBObjectStore.prototype, 'getAll').mockImplementation(function (this: IDBObjectStore) {
+      return stopped(getAll.call(this))
+    })
+    const calling = call()
+    await until(() => begun.length > 0)
+    const [transaction] = begun as [IDBTransaction]
+    const aborted = new Promise((resolve) => transaction.addEventListener('abort', resolve))
+    vi.mocked(IDBObjectStore.prototype.get).mockRestore()
+    vi.mocked(IDBObjectStore.prototype.getAll).mockRestore()
+    commit.mockRestore()
+    store.release()
+    await aborted
+    expect(await calling).toBeTruthy()
+    const other = indexedDbStore(databaseName)
+    expect((await other.list()).records).toHaveLength(3)
+    other.close()
+  })
+
+  test('a reader is never waited for: its transaction ends without it', async () => {
+    const commit = vi.spyOn(IDBTransaction.prototype, 'commit')
+    await store.list()
+    await store.bytes('u1')
+    await store.setting('paused')
+    expect(commit.mock.contexts).toEqual(begun)
   })
 })
 
@@ -481,7 +594,7 @@ describe('the connection of indexedDbStore', () => {
   test('a handle that the browser closed is opened again, and the call repeated', async () => {
     await store.add([entry('u1')])
     connections[0]?.close()
-    expect(await store.get('u1')).toEqual(upload('u1'))
+    expect(await get('u1')).toEqual(upload('u1'))
     connections[1]?.close()
     expect(await store.add([entry('u2')])).toEqual([upload('u2')])
     expect(connections).toHaveLength(3)
@@ -491,7 +604,7 @@ describe('the connection of indexedDbStore', () => {
     await store.add([entry('u1')])
     forceCloseDatabase(connections[0] as never)
     await flush()
-    expect(await store.get('u1')).toEqual(upload('u1'))
+    expect(await get('u1')).toEqual(upload('u1'))
   })
 
   test('a connection lost to the database process is opened again', async () => {
@@ -522,7 +635,7 @@ describe('the connection of indexedDbStore', () => {
   test('calls that lose one connection together share the next, and close() leaves none open', async () => {
     await store.add([entry('u1')])
     connections[0]?.close()
-    await Promise.all([store.list(), store.get('u1'), store.bytes('u1'), store.change('u1', start)])
+    await Promise.all([store.list(), get('u1'), store.bytes('u1'), store.change('u1', start)])
     expect(connections).toHaveLength(2)
     store.close()
     await flush()
@@ -602,7 +715,7 @@ describe('the connection of indexedDbStore', () => {
   test('after close() a call opens again', async () => {
     await store.add([entry('u1')])
     store.close()
-    expect(await store.get('u1')).toEqual(upload('u1'))
+    expect(await get('u1')).toEqual(upload('u1'))
   })
 
   test('an open that nobody answers rejects within 8 s, lets go should it come late, and the next call works', async () => {
@@ -677,7 +790,7 @@ test.each<[string, () => void]>([
   fakeClock()
   store = indexedDbStore(databaseName)
   try {
-    const calls = [store.list(), store.get('u1'), store.add([entry('u1')]), store.setting('paused'), store.remove(['u1'])]
+    const calls = [store.list(), get('u1'), store.add([entry('u1')]), store.setting('paused'), store.remove(['u1'])]
     for (const call of calls) await expect(call).rejects.toMatchObject({ code: 'storage-unavailable', retryable: false })
     expect(vi.getTimerCount()).toBe(0)
   } finally {

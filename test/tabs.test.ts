@@ -39,6 +39,7 @@ const openTab = (options: Partial<TabsOptions<string>> = {}): Tab => {
     name,
     id: `tab-${id}`,
     locks,
+    random: () => 0.5,
     alive: async () => {},
     onMissed() {
       missed += 1
@@ -366,7 +367,8 @@ describe('a runner that holds the lock', () => {
     expect([first.turns, deaf.turns]).toEqual([[true], []])
   })
 
-  test('and is doubted is told once more that it is its turn; one that waits is not', async () => {
+  test('and is doubted is told once more, a moment later, that it is its turn; one that waits is not', async () => {
+    fakeClock()
     const [first, second] = [openTab(), openTab()]
     first.run()
     await flush()
@@ -374,6 +376,9 @@ describe('a runner that holds the lock', () => {
     await flush()
     first.doubt()
     second.doubt()
+    await advance(499)
+    expect(first.turns).toEqual([true])
+    await advance(1)
     expect([first.turns, second.turns]).toEqual([[true, true], []])
   })
 })
