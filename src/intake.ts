@@ -1,9 +1,12 @@
-import { digest, wholeLimit } from './digest.js'
+import { digest } from './digest.js'
 import { abortError, UploadError } from './errors.js'
 import { cleanName } from './wire.js'
 
-/** Up to this many bytes are stored as a buffer: quicker than a Blob, whose bytes lie in a file of their own. */
-const inlineLimit = 64 * 1024
+/**
+ * Up to this many bytes are read here and stored as a buffer: quicker than a Blob, whose bytes lie in a file of their own. Of a larger one the
+ * engine makes that file without a detour through this page's memory.
+ */
+export const inlineLimit: number = 64 * 1024
 
 export interface EnqueueOptions {
   /** Id of the upload; default a new UUID. Where an upload of that id has not succeeded yet, it is returned instead of a second one. */
@@ -26,7 +29,7 @@ export interface Intake {
   type: string
   size: number
   lastModified: number
-  /** `null` for a file that is hashed once it is stored: a large one. */
+  /** `null` for a file that is hashed once it is stored: one that is not small. */
   sha256: string | null
   bytes: Blob | ArrayBuffer
 }
@@ -42,7 +45,7 @@ const unreadable = (cause?: unknown): UploadError =>
   new UploadError('file-unreadable', 'The file cannot be read: it was moved, changed, or is a folder.', { cause })
 
 /**
- * Takes a file in. Small ones are read and hashed here; large ones are left to the browser, which copies them as it stores them.
+ * Takes a file in. Small ones are read and hashed here; others are left to the browser, which copies them as it stores them.
  * Rejects with `not-a-file`, `file-too-large`, `file-unreadable`, or an `AbortError`.
  */
 export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize: number | undefined): Promise<Intake> {
@@ -54,7 +57,7 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
   const facts = { name: cleanName(options.name ?? name), type: options.contentType ?? file.type, size, lastModified }
   throwIfAborted(options.signal)
   try {
-    if (size > wholeLimit) {
+    if (size > inlineLimit) {
       await readEnds(file)
       throwIfAborted(options.signal)
       return { ...facts, sha256: null, bytes: file }
@@ -62,7 +65,7 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
     const buffer = await file.arrayBuffer()
     if (buffer.byteLength !== size) throw unreadable()
     const sha256 = await digest(buffer, options.signal).catch(notYet)
-    return { ...facts, sha256, bytes: size <= inlineLimit ? buffer : new Blob([buffer], { type: file.type }) }
+    return { ...facts, sha256, bytes: buffer }
   } catch (cause) {
     throwIfAborted(options.signal)
     throw cause instanceof UploadError ? cause : unreadable(cause)

@@ -173,11 +173,7 @@ export function createLedger<Result>({ store, tabId, now, announce, onMessage, o
 
   function tell(message: Message): void {
     hear(message)
-    try {
-      announce(message)
-    } catch {
-      // A queue in memory may hold a result that no other tab can be given.
-    }
+    announce(message)
   }
 
   function hear(message: Message): void {

@@ -165,7 +165,9 @@ export function createUploadQueue<Result = UploadReceipt>(
   let saving = 0
   let started = false
   let away = false
-  let rereading: Promise<void> | undefined
+  /** Whether the store is being read anew, and whether something was missed since that began. */
+  let rereading = false
+  let stale = false
 
   const ledger = createLedger<Result>({
     store: () => store,
@@ -294,12 +296,17 @@ export function createUploadQueue<Result = UploadReceipt>(
   }
 
   /** Something may have happened that nobody told. However many say so meanwhile, it is read once more. */
-  function readAgain(): Promise<void> {
-    rereading ??= Promise.resolve().then(async () => {
-      rereading = undefined
-      if (store.durable && !closing.signal.aborted) await ledger.read().then(look, () => {})
-    })
-    return rereading
+  async function readAgain(): Promise<void> {
+    stale = true
+    if (rereading) return
+    rereading = true
+    // What is missed in one go is read in one go.
+    await Promise.resolve()
+    while (stale && store.durable && !closing.signal.aborted) {
+      stale = false
+      await patiently(ledger.read).then(look, () => {})
+    }
+    rereading = false
   }
 
   /** The browser has closed the database: perhaps its user has cleared the storage. Each tab notices by itself. */

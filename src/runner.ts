@@ -15,7 +15,7 @@ export interface RunnerOptions<Result> {
   owner(): string | null
   uploads(): Iterable<Upload<Result>>
   upload(id: string): Upload<Result> | undefined
-  bytes(id: string): Promise<Blob | undefined>
+  bytes(id: string): Promise<Blob | ArrayBuffer | undefined>
   /** Whether the account that this record belongs to is signed in now. */
   isSignedIn(record: PendingUpload): Promise<boolean>
   act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>

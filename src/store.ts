@@ -58,7 +58,7 @@ export interface Store {
    */
   change(id: string, change: (record: PendingUpload, runner: string | undefined) => PendingUpload): Promise<Change | undefined>
   /** The stored bytes, `undefined` where there are none. */
-  bytes(id: string): Promise<Blob | undefined>
+  bytes(id: string): Promise<Entry['bytes'] | undefined>
   /** Removes the records that `which` chooses, and their bytes; resolves with their ids. Without `which` rows that are no records go too. */
   remove(ids: readonly string[], which?: (record: PendingUpload) => boolean): Promise<string[]>
   /** Reads and writes one setting; `undefined` from `change` leaves it as it is. Resolves with what then stands. */
@@ -76,8 +76,6 @@ export interface Store {
 
 /** Whether bytes are of the kind that lies in a file of its own. */
 const isBlob = (bytes: Entry['bytes']): bytes is Blob => 'size' in bytes
-
-const blobOf = (bytes: Entry['bytes'] | undefined): Blob | undefined => bytes && (isBlob(bytes) ? bytes : new Blob([bytes]))
 
 const recordOf = (row: unknown): PendingUpload | undefined => {
   const parsed = parseRow(row)
@@ -170,9 +168,7 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
           return { before, after }
         },
       }),
-    async bytes(id) {
-      return blobOf(await database.read(['bytes'], (transaction) => transaction.objectStore('bytes').get(id)))
-    },
+    bytes: (id) => database.read(['bytes'], (transaction) => transaction.objectStore('bytes').get(id)),
     remove: (ids, which) =>
       database.write({
         reads: ids.map((id) => ['uploads', id]),
@@ -245,7 +241,7 @@ export function memoryStore(): Store {
       return { before, after }
     },
     async bytes(id) {
-      return blobOf(rows.get(id)?.bytes)
+      return rows.get(id)?.bytes
     },
     async remove(ids, which = () => true) {
       return ids.filter((id) => {

@@ -42,8 +42,8 @@ export interface Tabs<Message> {
   close(): void
 }
 
-/** What travels between tabs: what the queue says, or whether the runner still lives; and how many messages its sender has sent. */
-type Content<Message> = { message: Message } | { pulse: 'ask' | 'beat' }
+/** What travels between tabs: what the queue says, or whether the runner still lives; and how many envelopes with messages its sender has sent. */
+type Content<Message> = { messages: Message[] } | { pulse: 'ask' | 'beat' }
 type Envelope<Message> = Content<Message> & { from: string; count: number }
 
 /** How often a tab without Web Locks asks for the lease, ms. */
@@ -68,7 +68,9 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
   let byLocks = false
   let unanswered = 0
   let sent = 0
-  /** How many messages of each tab were heard. */
+  /** What was said in this very moment: it travels together, since a message costs what a hundred cost. */
+  let outgoing: Message[] = []
+  /** How many envelopes of each tab were heard. */
   const heard = new Map<string, number>()
   let channel: Channel | undefined
   try {
@@ -80,10 +82,10 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
 
   const hear = (envelope: Envelope<Message>): void => {
     const { from, count } = envelope
-    const isMessage = 'message' in envelope
+    const isMessage = 'messages' in envelope
     const isComplete = count === (heard.get(from) ?? 0) + (isMessage ? 1 : 0)
     heard.set(from, count)
-    if (isMessage) onMessage(envelope.message)
+    if (isMessage) for (const message of envelope.messages) onMessage(message)
     else if (envelope.pulse === 'beat') unanswered = 0
     else if (isRunner)
       alive().then(
@@ -93,8 +95,13 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     if (!isComplete) onMissed()
   }
   const post = (content: Content<Message>): void => {
-    if ('message' in content) sent += 1
+    if ('messages' in content) sent += 1
     channel?.postMessage({ ...content, from: id, count: sent })
+  }
+  const send = (): void => {
+    const messages = outgoing
+    outgoing = []
+    if (messages.length > 0) post({ messages })
   }
 
   const setRunner = (mine: boolean): void => {
@@ -155,7 +162,9 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
 
   return {
     heard: channel !== undefined,
-    announce: (message) => post({ message }),
+    announce(message) {
+      if (outgoing.push(message) === 1) queueMicrotask(send)
+    },
     run(isShared = true) {
       if (asked || signal.aborted) return
       asked = true
@@ -174,7 +183,9 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
     close() {
       closing.abort()
       clearTimeout(timer)
+      send()
       channel?.close()
+      channel = undefined
     },
   }
 }

@@ -5,7 +5,9 @@ export interface TransportRequest {
   method: string
   headers: Headers
   /** Absent where the outcome of an earlier request is asked for. */
-  body?: Blob | FormData | undefined
+  readonly body?: Blob | FormData | undefined
+  /** The same bytes, where they are few and at hand. Engines send a buffer of up to 64 KiB for less than a Blob, which they have to make first. */
+  buffer?: ArrayBuffer | undefined
   credentials: RequestCredentials
   /** Ends the request; its reason is what `send` rejects with. */
   signal: AbortSignal
@@ -41,6 +43,9 @@ const noAnswer = (cause: unknown): UploadError =>
 const notSendable = (cause: unknown): UploadError =>
   new UploadError('invalid-request', 'The request cannot be sent: its URL or a header is invalid.', { cause })
 
+/** A body is made when it is asked for. */
+const bodyOf = (request: TransportRequest): ArrayBuffer | Blob | FormData | null => request.buffer ?? request.body ?? null
+
 /** As much of a body as arrives. */
 async function readText(response: Response): Promise<{ text: string; broken: boolean }> {
   const decoder = new TextDecoder()
@@ -63,7 +68,8 @@ async function readText(response: Response): Promise<{ text: string; broken: boo
 export function fetchTransport(): Transport {
   return {
     reportsBytes: false,
-    async send({ url, method, headers, body, credentials, signal }) {
+    async send(request) {
+      const { url, method, headers, credentials, signal } = request
       try {
         // What a request cannot hold is told apart here, by where it throws: every engine words its network errors differently.
         new Request(url, { method, headers, credentials })
@@ -72,7 +78,7 @@ export function fetchTransport(): Transport {
       }
       let response: Response
       try {
-        response = await fetch(url, { method, headers, body: body ?? null, credentials, signal })
+        response = await fetch(url, { method, headers, body: bodyOf(request), credentials, signal })
       } catch (cause) {
         throw signal.aborted ? signal.reason : noAnswer(cause)
       }
@@ -96,7 +102,8 @@ const parseHeaderLines = (lines: string): Headers => {
 export function xhrTransport(): Transport {
   return {
     reportsBytes: true,
-    send({ url, method, headers, body, credentials, signal, onProgress }) {
+    send(request) {
+      const { url, method, headers, credentials, signal, onProgress } = request
       return new Promise((resolve, reject) => {
         const xhr = new XMLHttpRequest()
         const settle = (finish: () => void): void => {
@@ -138,7 +145,7 @@ export function xhrTransport(): Transport {
           xhr.withCredentials = credentials === 'include'
           for (const [name, value] of headers) xhr.setRequestHeader(name, value)
           signal.addEventListener('abort', onAbort)
-          xhr.send(body ?? null)
+          xhr.send(bodyOf(request))
         } catch (cause) {
           settle(() => reject(signal.aborted ? signal.reason : notSendable(cause)))
         }

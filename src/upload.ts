@@ -39,7 +39,7 @@ export interface UploadContext<Result> {
   signal: AbortSignal
   /** Waits, holding nothing, until it is this upload's turn; resolves with the record, or `undefined` where there is nothing left to do. */
   turn(): Promise<PendingUpload | undefined>
-  bytes(): Promise<Blob | undefined>
+  bytes(): Promise<Bytes | undefined>
   /** Whether the account that this record belongs to is signed in now. */
   isSignedIn(record: PendingUpload): Promise<boolean>
   /** Stores what happened and tells everybody; resolves with the record before and after, `undefined` where it is gone. */
@@ -58,6 +58,8 @@ export interface UploadContext<Result> {
   /** Runs `renew`, one at a time for the whole queue; where it ended since `since` of `renewals`, for another upload, that end is this one's. */
   refresh(renew: () => Promise<unknown>, since: number): Promise<void>
 }
+
+type Bytes = Blob | ArrayBuffer
 
 /** Another attempt is due: the only error that is retried. */
 class Again extends Error {}
@@ -88,8 +90,8 @@ export async function runLast<Result>(context: UploadContext<Result>): Promise<v
     const url = await findEndpoint(context, deadline.signal)
     const headers = await ownHeaders(context, record.requests, url, { refreshFrom: null }, deadline.signal)
     if (await before(deadline.signal, isSignedIn(context, record))) {
-      const request = { ...buildRequest(record, new Blob(), headers, context.options), credentials: context.options.credentials }
-      const known = await before(deadline.signal, ask(context, record, url, { ...request, signal: deadline.signal }))
+      const request = { headers: buildRequest(record, new ArrayBuffer(0), headers, context.options).headers, signal: deadline.signal }
+      const known = await before(deadline.signal, ask(context, record, url, { ...request, credentials: context.options.credentials }))
       if (known?.proven) {
         const { result, replayed, warning } = known.proven
         await act({ type: 'succeeded', result, replayed, at: now() }, warning)
@@ -115,7 +117,8 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
   try {
     const bytes = await storedBytes(context, record)
     if (record.sha256 === null) {
-      await act({ type: 'hashed', sha256: await hash(bytes, signal) })
+      const onProgress = (loaded: number): void => context.progress(loaded, record.size)
+      await act({ type: 'hashed', sha256: await hash(bytes, signal, onProgress) })
       throw new Again()
     }
     const start = await act({ type: 'started' })
@@ -187,21 +190,27 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
 const bytesLost = (cause?: unknown): UploadError =>
   new UploadError('bytes-lost', 'The browser no longer has the bytes that were stored for this upload.', { cause })
 
-/** The bytes as they were enqueued: that there are any, as many, and that the first can be read, is seen before anything is sent. */
-async function storedBytes<Result>(context: UploadContext<Result>, record: PendingUpload): Promise<Blob> {
+/** The bytes as they were enqueued: that there are any, and as many, is seen before anything is sent. */
+async function storedBytes<Result>(context: UploadContext<Result>, record: PendingUpload): Promise<Bytes> {
   const bytes = await context.bytes()
-  if (bytes?.size !== record.size) throw bytesLost()
-  try {
-    await bytes.slice(0, 1).arrayBuffer()
-    return bytes
-  } catch (cause) {
-    throw bytesLost(cause)
-  }
+  if (!bytes || ('size' in bytes ? bytes.size : bytes.byteLength) !== record.size) throw bytesLost()
+  return bytes
 }
 
-async function hash(bytes: Blob, signal: AbortSignal): Promise<string> {
+/** Engines report a body that cannot be read as they report a dead network. */
+async function checkReadable(bytes: Bytes): Promise<void> {
+  if (!('size' in bytes)) return
+  await bytes
+    .slice(0, 1)
+    .arrayBuffer()
+    .catch((cause) => {
+      throw bytesLost(cause)
+    })
+}
+
+async function hash(bytes: Bytes, signal: AbortSignal, onProgress?: (loaded: number) => void): Promise<string> {
   try {
-    return await digest(bytes, signal)
+    return await digest(bytes, signal, onProgress)
   } catch (cause) {
     if (signal.aborted) throw signal.reason
     throw cause instanceof UploadError ? cause : bytesLost(cause)
@@ -225,7 +234,7 @@ type Sent<Result> = { proven: Proven<Result>; outcome?: never } | { proven?: nev
 async function send<Result>(
   context: UploadContext<Result>,
   record: PendingUpload,
-  bytes: Blob,
+  bytes: Bytes,
   history: History & { refreshFrom: number | null },
 ): Promise<Sent<Result> | undefined> {
   const { options, network, signal } = context
@@ -237,17 +246,27 @@ async function send<Result>(
     const own = await ownHeaders(context, record.requests, url, history, deadline.signal)
     // Asked after the headers were made, which may be another account's by now.
     if (!(await before(deadline.signal, isSignedIn(context, record)))) return undefined
-    const { headers, body } = buildRequest(record, bytes, own, options)
+    const built = buildRequest(record, bytes, own, options)
     const { method, credentials, transport } = options
     network.entered(originOf(url))
-    const request = { headers, credentials, signal: deadline.signal }
+    const request = { headers: built.headers, credentials, signal: deadline.signal }
     const known = isAskedFirst(record) && (await before(deadline.signal, ask(context, record, url, request)))
     if (known) return known
-    const answer = await transport.send({ ...request, url, method, body, onProgress: deadline.moved })
+    const answer = await transport.send({
+      ...request,
+      url,
+      method,
+      get body() {
+        return built.body
+      },
+      buffer: built.buffer,
+      onProgress: deadline.moved,
+    })
     return await before(deadline.signal, read(context, record, url, answer))
   } catch (thrown) {
     if (signal.aborted) throw signal.reason
     if (!(thrown instanceof UploadError)) throw thrown
+    if (thrown.code === 'network') await before(signal, checkReadable(bytes))
     const silent = url !== undefined && (thrown.code === 'network' || thrown.code === 'timeout')
     return {
       outcome: {

@@ -45,10 +45,10 @@ const parseHeaders = (init: HeadersInit | undefined): Headers => {
  */
 export function buildRequest(
   record: PendingUpload,
-  bytes: Blob,
+  bytes: Blob | ArrayBuffer,
   own: HeadersInit | undefined,
   options: WireOptions,
-): { headers: Headers; body: Blob | FormData } {
+): { headers: Headers; readonly body: Blob | FormData; buffer?: ArrayBuffer } {
   const sha256 = record.sha256 ?? ''
   const headers = new Headers({ 'Idempotency-Key': record.idempotencyKey })
   const contentType = record.type || 'application/octet-stream'
@@ -66,10 +66,18 @@ export function buildRequest(
     if (form === 'raw' || name !== 'content-type') headers.set(name, value)
   }
   // Wrapped anew: WebKit has sent a Blob just as it came out of IndexedDB as an empty body, and without an error.
-  const file = new Blob([bytes], { type: contentType })
-  if (form === 'raw') return { headers, body: file }
+  const file = (): Blob => new Blob([bytes], { type: contentType })
+  if (form === 'raw') {
+    return {
+      headers,
+      get body() {
+        return file()
+      },
+      ...(!('size' in bytes) && { buffer: bytes }),
+    }
+  }
   const body = new FormData()
   for (const [key, value] of Object.entries(record.metadata)) body.append(key, value)
-  body.append(form.field, file, record.name)
+  body.append(form.field, file(), record.name)
   return { headers, body }
 }

@@ -24,7 +24,11 @@ const statuses = (queue: UploadQueue<never>): string[] => queue.getSnapshot().ma
 /** The names of the files whose bytes are still there. */
 const storedBytes = async (...ids: string[]): Promise<(string | undefined)[]> => {
   const store = indexedDbStore('uponce:uploads')
-  const bytes = await Promise.all(ids.map(async (id) => (await store.bytes(id))?.text()))
+  const textOf = async (id: string): Promise<string | undefined> => {
+    const bytes = await store.bytes(id)
+    return bytes && new Response(bytes).text()
+  }
+  const bytes = await Promise.all(ids.map(textOf))
   store.close()
   return bytes
 }

@@ -1,9 +1,8 @@
 import { createHash } from 'node:crypto'
 import { runInNewContext } from 'node:vm'
 import { afterEach, expect, test, vi } from 'vitest'
-import { wholeLimit } from '../src/digest.js'
 import { UploadError } from '../src/errors.js'
-import { blame, takeIn, throwIfAborted } from '../src/intake.js'
+import { blame, inlineLimit, takeIn, throwIfAborted } from '../src/intake.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
 const sha256 = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
@@ -108,29 +107,26 @@ test('a file of another realm is a file', async () => {
   expect(await takeIn(file, {}, undefined)).toMatchObject({ name: 'a', size: 3, sha256: sha256(bytes) })
 })
 
-test.each([1, 64 * 1024, 64 * 1024 + 1, wholeLimit - 1, wholeLimit])(
-  '%i bytes are copied: what happens to the source later is no matter',
-  async (size) => {
-    const original = new Uint8Array(size).map((_, index) => index * 7)
-    const buffer = original.slice().buffer
-    const file = Object.assign(new File([original], 'a'), { arrayBuffer: async () => buffer })
-    const taken = await takeIn(file, {}, undefined)
-    const refuse = (): Promise<never> => Promise.reject(gone)
-    Object.assign(file, { arrayBuffer: refuse, stream: refuse, slice: refuse })
-    expect(taken.sha256).toBe(sha256(original))
-    expect((await read(taken.bytes)).every((byte, index) => byte === original[index])).toBe(true)
-    expect(taken.bytes).not.toBe(file)
-  },
-)
+test.each([1, inlineLimit - 1, inlineLimit])('%i bytes are copied: what happens to the source later is no matter', async (size) => {
+  const original = new Uint8Array(size).map((_, index) => index * 7)
+  const buffer = original.slice().buffer
+  const file = Object.assign(new File([original], 'a'), { arrayBuffer: async () => buffer })
+  const taken = await takeIn(file, {}, undefined)
+  const refuse = (): Promise<never> => Promise.reject(gone)
+  Object.assign(file, { arrayBuffer: refuse, stream: refuse, slice: refuse })
+  expect(taken.sha256).toBe(sha256(original))
+  expect((await read(taken.bytes)).every((byte, index) => byte === original[index])).toBe(true)
+  expect(taken.bytes).not.toBe(file)
+})
 
-test('a large file is not read whole, and hashed later', async () => {
-  const file = new File([new Uint8Array(wholeLimit + 1)], 'large')
+test('a file that is not small is not read whole, and hashed later', async () => {
+  const file = new File([new Uint8Array(inlineLimit + 1)], 'large')
   const whole = vi.spyOn(file, 'arrayBuffer')
-  expect(await takeIn(file, {}, undefined)).toMatchObject({ sha256: null, size: wholeLimit + 1, bytes: file })
+  expect(await takeIn(file, {}, undefined)).toMatchObject({ sha256: null, size: inlineLimit + 1, bytes: file })
   expect(whole).not.toHaveBeenCalled()
 })
 
-test.each([1, wholeLimit, wholeLimit + 1])('a file of %i bytes that cannot be read is refused, with its cause', async (size) => {
+test.each([1, inlineLimit, inlineLimit + 1])('a file of %i bytes that cannot be read is refused, with its cause', async (size) => {
   await expect(takeIn(unreadableFile(size), {}, undefined)).rejects.toMatchObject({
     code: 'file-unreadable',
     cause: gone,
@@ -138,8 +134,8 @@ test.each([1, wholeLimit, wholeLimit + 1])('a file of %i bytes that cannot be re
   })
 })
 
-test('a large file of which only the end cannot be read is refused', async () => {
-  const file = new File([new Uint8Array(wholeLimit + 1)], 'large')
+test('a file that is not small of which only the end cannot be read is refused', async () => {
+  const file = new File([new Uint8Array(inlineLimit + 1)], 'large')
   const { slice } = Blob.prototype
   Object.assign(file, {
     slice: (start: number, end?: number) =>
@@ -180,7 +176,7 @@ test('an aborted signal rejects with an AbortError and reads nothing', async () 
   expect(reads).not.toHaveBeenCalled()
 })
 
-test.each([3, wholeLimit + 1])('an abort while %i bytes are read rejects with an AbortError, even if the reading fails', async (size) => {
+test.each([3, inlineLimit + 1])('an abort while %i bytes are read rejects with an AbortError, even if the reading fails', async (size) => {
   for (const end of ['fails', 'works'] as const) {
     const controller = new AbortController()
     const reading = async (): Promise<ArrayBuffer> => {

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { createUploadQueue, type Locks, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
 import { indexedDbStore, type Store } from '../src/store.js'
+import type { Channel } from '../src/tabs.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
 import { createTransportDouble, type TransportDouble } from './helpers/transport.js'
 
@@ -370,7 +371,7 @@ describe('attempts', () => {
       answer(await asked)
       await expect(upload.done).rejects.toMatchObject({ code: 'key-expired' })
       const store = indexedDbStore('uponce:uploads')
-      expect(await (await store.bytes(upload.id))?.text()).toBe('hello')
+      expect(await new Response(await store.bytes(upload.id)).text()).toBe('hello')
       store.close()
       await advance(300_000, 10_000)
       expect(transport.requests).toHaveLength(2)
@@ -851,6 +852,32 @@ describe('pages come and go', () => {
     await Promise.all(uploads.map(({ done }) => done))
     await vi.waitFor(() => expect(two.getSnapshot().every(({ status }) => status === 'succeeded')).toBe(true))
     expect(transport.requests).toHaveLength(5)
+  })
+
+  test('what was missed while the database did not answer either is read when it does', async () => {
+    const one = openQueue({ autoStart: false })
+    let drops = 1
+    const openChannel = (name: string): Channel => {
+      const channel = new BroadcastChannel(name)
+      return {
+        postMessage: (message) => channel.postMessage(message),
+        addEventListener: (type, listener) => channel.addEventListener(type, (event) => --drops < 0 && listener(event)),
+        close: () => channel.close(),
+      }
+    }
+    const two = createUploadQueue({ endpoint, transport, autoStart: false }, { openChannel })
+    opened.push(two as never)
+    await Promise.all([one.ready(), two.ready()])
+    await one.enqueue(file('a'))
+    await vi.waitFor(() => expect(drops).toBe(0))
+    const broken = vi.spyOn(IDBObjectStore.prototype, 'getAll').mockImplementation(() => {
+      throw new DOMException('not now', 'UnknownError')
+    })
+    await one.enqueue(file('b'))
+    await vi.waitFor(() => expect(broken).toHaveBeenCalled())
+    expect(two.getSnapshot()).toHaveLength(1)
+    broken.mockRestore()
+    await vi.waitFor(() => expect(two.getSnapshot()).toHaveLength(2), 3_000)
   })
 
   test('cancel and pause from the tab that does not send reach the one that does', async () => {
