@@ -1,5 +1,5 @@
-import { sha256 } from '@noble/hashes/sha2.js'
-import { bringSha256 } from './digest.js'
+import { bringDigestByScript } from './digest.js'
+import { digestByScript } from './digest-by-script.js'
 import { resolveOptions, type UploadQueueOptions } from './options.js'
 import type { UploadReceipt } from './proof.js'
 import { createUploadQueue, type QueuePorts, type UploadQueue } from './queue.js'
@@ -78,7 +78,7 @@ export function serveUploads<Result = UploadReceipt>(options: UploadQueueOptions
   // Not held: pages get no answer from a worker that is still being activated.
   const onActivate = (): void => void serve().catch(() => {})
 
-  bringSha256(sha256)
+  bringDigestByScript(digestByScript)
   const listeners: [string, (event: Event) => void][] = [
     ['sync', onSync],
     ['message', onMessage],

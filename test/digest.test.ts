@@ -1,8 +1,10 @@
 import { createHash } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
-import { chunksOf, toHex } from '../src/chunks.js'
-import { type DigestMessage, digest, wholeLimit } from '../src/digest.js'
-import { advance, fakeClock, flush } from './helpers/fake-clock.js'
+import { piecesOf, sliceLimit, slicesOf, streamLimit } from '../src/chunks.js'
+import { digest, wholeLimit } from '../src/digest.js'
+import type { DigestMessage } from '../src/digest-in-worker.js'
+import { toHex } from '../src/hex.js'
+import { advance, fakeClock, flush, until } from './helpers/fake-clock.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
 /** That many bytes, no two chunks alike. */
@@ -16,7 +18,8 @@ const nodeDigest = (bytes: Uint8Array): string => createHash('sha256').update(by
 /** Bytes whose reads are refused, as of a file that was moved. */
 const unreadable = (size: number, error: unknown): Blob => {
   const refuse = (): Promise<never> => Promise.reject(error)
-  const blob = Object.assign(new Blob([new Uint8Array(size)]), { arrayBuffer: refuse })
+  const stream = (): ReadableStream => new ReadableStream({ type: 'bytes', pull: refuse })
+  const blob = Object.assign(new Blob([new Uint8Array(size)]), { arrayBuffer: refuse, stream })
   return Object.assign(blob, { slice: () => Object.assign(new Blob(['x']), { arrayBuffer: refuse }) })
 }
 const gone = new DOMException('The file was moved.', 'NotReadableError')
@@ -93,29 +96,105 @@ test('only what is small is handed to the browser whole', async () => {
   expect(whole).toHaveBeenCalledOnce()
 })
 
-test('an abort between two pieces ends hashing there, with its reason', async () => {
+/** A slice that is never read, and how often one was asked for. */
+const silence = (blob: Blob, from: number): { asked: number } => {
+  const seen = { asked: 0 }
+  vi.spyOn(blob, 'slice').mockImplementation((start = 0, end) => {
+    const slice = Blob.prototype.slice.call(blob, start, end)
+    if (start < from) return slice
+    seen.asked += 1
+    return Object.assign(slice, { arrayBuffer: () => new Promise(() => {}) })
+  })
+  return seen
+}
+
+test('an abort ends hashing by script at once, with its reason, also where the bytes do not come', async () => {
   const controller = new AbortController()
   const reason = new Error('own reason')
   const blob = new Blob([bytesOf(5 * wholeLimit)])
-  const slice = vi.spyOn(blob, 'slice').mockImplementation((...range) => {
-    if (slice.mock.calls.length === 2) controller.abort(reason)
-    return Blob.prototype.slice.apply(blob, range)
+  const seen = silence(blob, 2 * wholeLimit)
+  const hashing = digest(blob, controller.signal)
+  await until(() => seen.asked === 1)
+  controller.abort(reason)
+  await expect(hashing).rejects.toBe(reason)
+  expect(seen.asked).toBe(1)
+})
+
+test('bytes that do not come for 20 s are a time-out, worth another attempt, and no timer is left', async () => {
+  fakeClock()
+  const blob = new Blob([bytesOf(3 * wholeLimit)])
+  const seen = silence(blob, wholeLimit)
+  const rejected = expect(digest(blob)).rejects.toMatchObject({ code: 'timeout', retryable: true, cause: { name: 'TimeoutError' } })
+  await until(() => seen.asked === 1)
+  await advance(sliceLimit)
+  await rejected
+  expect(vi.getTimerCount()).toBe(0)
+})
+
+test('progress is told piece by piece, up to the last byte', async () => {
+  const told: number[] = []
+  const size = 3 * wholeLimit + 5
+  await digest(new Blob([bytesOf(size)]), undefined, (loaded) => told.push(loaded))
+  expect(told.at(-1)).toBe(size)
+  expect(told.length).toBeGreaterThanOrEqual(4)
+  expect(told).toEqual([...told].sort((a, b) => a - b))
+})
+
+describe('many small files', () => {
+  /** Answers of the browser, given when the test says so. */
+  const hold = (): (() => void)[] => {
+    const answers: (() => void)[] = []
+    vi.spyOn(crypto.subtle, 'digest').mockImplementation(() => new Promise((resolve) => answers.push(() => resolve(new ArrayBuffer(32)))))
+    return answers
+  }
+  const zeros = '00'.repeat(32)
+
+  test('are handed to the browser four at a time, in the order of the calls', async () => {
+    const answers = hold()
+    const done: number[] = []
+    const hashing = Array.from({ length: 10 }, (_, place) => digest(new ArrayBuffer(place)).then(() => done.push(place)))
+    for (let place = 0; place < 10; place++) {
+      await until(() => answers.length === Math.min(4 + place, 10))
+      answers[place]?.()
+    }
+    await Promise.all(hashing)
+    expect(done).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
   })
-  await expect(digest(blob, controller.signal)).rejects.toBe(reason)
-  expect(slice).toHaveBeenCalledTimes(2)
+
+  test('one that is aborted while it waits is never handed over, and keeps nobody waiting', async () => {
+    const answers = hold()
+    const controller = new AbortController()
+    const reason = new Error('own reason')
+    const first = Array.from({ length: 4 }, () => digest(new ArrayBuffer(1)))
+    const aborted = digest(new ArrayBuffer(2), controller.signal)
+    const last = digest(new ArrayBuffer(3))
+    await until(() => answers.length === 4)
+    controller.abort(reason)
+    await expect(aborted).rejects.toBe(reason)
+    answers[0]?.()
+    await until(() => answers.length === 5)
+    for (const answer of answers) answer()
+    expect(await Promise.all([...first, last])).toEqual(Array(5).fill(zeros))
+    expect(crypto.subtle.digest).toHaveBeenCalledTimes(5)
+  })
+
+  test('one that the browser refuses to hash makes room for the next', async () => {
+    vi.spyOn(crypto.subtle, 'digest').mockRejectedValue(gone)
+    for (let place = 0; place < 9; place++) await expect(digest(new ArrayBuffer(1))).rejects.toBe(gone)
+  })
 })
 
 test('hashing code that does not load, after a deploy say, is no fault of the file', async () => {
   withoutSubtle()
   vi.resetModules()
-  vi.doMock('@noble/hashes/sha2.js', () => {
+  vi.doMock('../src/digest-by-script.js', () => {
     throw new TypeError('Failed to fetch dynamically imported module')
   })
   const { digest } = await import('../src/digest.js')
   try {
     await expect(digest(new Blob(['abc']))).rejects.toMatchObject({ code: 'network', retryable: true })
   } finally {
-    vi.doUnmock('@noble/hashes/sha2.js')
+    vi.doUnmock('../src/digest-by-script.js')
     vi.resetModules()
   }
 })
@@ -142,42 +221,59 @@ describe('in a worker', () => {
   const large = new Blob([bytesOf(wholeLimit + 1)])
   const expected = nodeDigest(bytesOf(wholeLimit + 1))
   const preventDefault = vi.fn()
-  const begin = (signal?: AbortSignal): { hashing: Promise<string>; worker: SteeredWorker } => {
+  const begin = async (
+    signal?: AbortSignal,
+    onProgress?: (loaded: number) => void,
+  ): Promise<{ hashing: Promise<string>; worker: SteeredWorker }> => {
     SteeredWorker.made = []
     vi.stubGlobal('Worker', SteeredWorker)
-    const hashing = digest(large, signal)
-    return { hashing, worker: SteeredWorker.made[0] as SteeredWorker }
+    const hashing = digest(large, signal, onProgress)
+    await until(() => SteeredWorker.made.length > 0)
+    return { hashing, worker: SteeredWorker.made[0]! }
   }
 
-  test('it gets the bytes by reference, answers, and is ended', async () => {
-    const { hashing, worker } = begin()
+  test('it gets the bytes by reference, tells how far it is, answers, and is ended', async () => {
+    const onProgress = vi.fn()
+    const { hashing, worker } = await begin(undefined, onProgress)
     expect([worker.url.pathname.endsWith('/digest.worker.js'), worker.options]).toEqual([true, { type: 'module' }])
     expect(worker.postMessage).toHaveBeenCalledWith(large)
     worker.say({ type: 'ready' })
+    worker.say({ type: 'progress', loaded: 7 })
+    expect(onProgress.mock.calls).toEqual([[7]])
     worker.say({ type: 'digest', sha256: 'cd'.repeat(32) })
     expect(await hashing).toBe('cd'.repeat(32))
     expect(worker.terminate).toHaveBeenCalledOnce()
   })
 
   test('small bytes need none', async () => {
-    begin()
+    SteeredWorker.made = []
+    vi.stubGlobal('Worker', SteeredWorker)
     await digest(new Blob(['abc']))
-    expect(SteeredWorker.made).toHaveLength(1)
+    withoutSubtle()
+    await digest(new Blob(['abc']))
+    expect(SteeredWorker.made).toEqual([])
   })
 
   test('one that fails to load is made up for on this thread, and no error reaches the page', async () => {
-    const { hashing, worker } = begin()
+    const { hashing, worker } = await begin()
     worker.onerror({ preventDefault })
     expect(await hashing).toBe(expected)
     expect(preventDefault).toHaveBeenCalled()
     expect(worker.terminate).toHaveBeenCalledOnce()
   })
 
-  test('one that dies at work is made up for as well', async () => {
-    const { hashing, worker } = begin()
+  test.each<[string, (worker: SteeredWorker) => void]>([
+    ['dies at work', (worker) => worker.onerror({ preventDefault })],
+    ['cannot go on', (worker) => worker.say({ type: 'failed' })],
+  ])('one that %s is made up for as well, from the first byte on', async (_name, end) => {
+    const told: number[] = []
+    const { hashing, worker } = await begin(undefined, (loaded) => told.push(loaded))
     worker.say({ type: 'ready' })
-    worker.onerror({ preventDefault })
+    worker.say({ type: 'progress', loaded: 1_000_000 })
+    end(worker)
     expect(await hashing).toBe(expected)
+    expect(told.slice(0, 2)).toEqual([1_000_000, 2 ** 18])
+    expect(worker.terminate).toHaveBeenCalledOnce()
   })
 
   test('one that cannot be made is made up for', async () => {
@@ -192,47 +288,113 @@ describe('in a worker', () => {
     expect(await digest(large)).toBe(expected)
   })
 
-  test('one that says nothing for 10 s is given up, one that has said it is there is not', async () => {
+  test('one that is not there after 10 s is given up', async () => {
     fakeClock()
-    const silent = begin()
+    const { hashing, worker } = await begin()
+    await advance(9_999)
+    expect(worker.terminate).not.toHaveBeenCalled()
+    await advance(1)
+    expect(await hashing).toBe(expected)
+    expect(worker.terminate).toHaveBeenCalledOnce()
+    expect(vi.getTimerCount()).toBe(0)
+  })
+
+  test('one that falls silent at work is given up after 50 s, one that goes on telling how far it is never is', async () => {
+    fakeClock()
+    const { hashing, worker } = await begin()
+    worker.say({ type: 'ready' })
+    for (let loaded = 1; loaded < 100; loaded++) {
+      await advance(40_000, 10_000)
+      worker.say({ type: 'progress', loaded })
+    }
+    await advance(40_000, 10_000)
+    expect(worker.terminate).not.toHaveBeenCalled()
     await advance(10_000)
-    expect(await silent.hashing).toBe(expected)
-    expect(silent.worker.terminate).toHaveBeenCalledOnce()
-    const slow = begin()
-    slow.worker.say({ type: 'ready' })
-    await advance(3_600_000)
-    expect(slow.worker.terminate).not.toHaveBeenCalled()
-    slow.worker.say({ type: 'digest', sha256: 'ef'.repeat(32) })
-    expect(await slow.hashing).toBe('ef'.repeat(32))
+    expect(await hashing).toBe(expected)
+    expect(worker.terminate).toHaveBeenCalledOnce()
     expect(vi.getTimerCount()).toBe(0)
   })
 
   test('bytes that it cannot read reject with the error of the engine', async () => {
-    const { hashing, worker } = begin()
+    const { hashing, worker } = await begin()
     worker.say({ type: 'unreadable', name: 'NotReadableError', message: 'The file was moved.' })
     await expect(hashing).rejects.toMatchObject({ name: 'NotReadableError', message: 'The file was moved.' })
     expect(worker.terminate).toHaveBeenCalledOnce()
   })
 
+  test('bytes that do not come there are a time-out', async () => {
+    const { hashing, worker } = await begin()
+    worker.say({ type: 'unreadable', name: 'TimeoutError', message: 'It took too long.' })
+    await expect(hashing).rejects.toMatchObject({ code: 'timeout', retryable: true })
+  })
+
   test('an abort ends it at once, with its reason and no timer left', async () => {
     fakeClock()
     const controller = new AbortController()
-    const { hashing, worker } = begin(controller.signal)
-    const reason = new Error('own reason')
+    const { hashing, worker } = await begin(controller.signal)
+    const reason = new DOMException('own reason', 'TimeoutError')
     controller.abort(reason)
     await expect(hashing).rejects.toBe(reason)
     expect(worker.terminate).toHaveBeenCalledOnce()
     expect(vi.getTimerCount()).toBe(0)
   })
 
-  test('an aborted signal leaves no worker behind', async () => {
-    const { hashing, worker } = begin(AbortSignal.abort(gone))
-    await expect(hashing).rejects.toBe(gone)
+  test('an aborted signal makes none', async () => {
+    SteeredWorker.made = []
+    vi.stubGlobal('Worker', SteeredWorker)
+    await expect(digest(large, AbortSignal.abort(gone))).rejects.toBe(gone)
+    expect(SteeredWorker.made).toEqual([])
+  })
+
+  test.each([
+    [1, 2],
+    [2, 2],
+    [3, 3],
+    [64, 4],
+  ])('on %i cores %i work at a time; one that is aborted while it waits is never made', async (cores, limit) => {
+    SteeredWorker.made = []
+    vi.stubGlobal('Worker', SteeredWorker)
+    vi.stubGlobal('navigator', { hardwareConcurrency: cores })
+    vi.resetModules()
+    const { digest } = await import('../src/digest.js')
+    const controller = new AbortController()
+    const working = Array.from({ length: limit }, () => digest(large))
+    await until(() => SteeredWorker.made.length === limit)
+    const aborted = digest(large, controller.signal)
+    const waiting = digest(large)
     await flush()
-    expect(worker?.terminate).toHaveBeenCalledOnce()
-    expect(worker?.postMessage).not.toHaveBeenCalled()
+    controller.abort(gone)
+    await expect(aborted).rejects.toBe(gone)
+    expect(SteeredWorker.made).toHaveLength(limit)
+    SteeredWorker.made[0]?.say({ type: 'digest', sha256: 'the first' })
+    expect(await working[0]).toBe('the first')
+    await until(() => SteeredWorker.made.length === limit + 1)
+    for (const worker of SteeredWorker.made) worker.say({ type: 'digest', sha256: 'another' })
+    expect(await waiting).toBe('another')
+    await Promise.all(working)
+    expect(SteeredWorker.made).toHaveLength(limit + 1)
+  })
+
+  test('code for it that does not load, after a deploy say, is no fault of the file', async () => {
+    vi.stubGlobal('Worker', SteeredWorker)
+    vi.resetModules()
+    vi.doMock('../src/digest-in-worker.js', () => {
+      throw new TypeError('Failed to fetch dynamically imported module')
+    })
+    const { digest } = await import('../src/digest.js')
+    try {
+      await expect(digest(large)).rejects.toMatchObject({ code: 'network', retryable: true })
+    } finally {
+      vi.doUnmock('../src/digest-in-worker.js')
+      vi.resetModules()
+    }
   })
 })
+
+/** Blobs as engines have them that know no byte streams. */
+const withoutByteStreams = (): void => {
+  vi.spyOn(Blob.prototype, 'stream').mockImplementation(() => new ReadableStream())
+}
 
 describe('the worker itself', () => {
   const said: DigestMessage[] = []
@@ -244,28 +406,162 @@ describe('the worker itself', () => {
     vi.resetModules()
     await import('../src/digest.worker.js' as string)
   })
+  const answer = async (blob: Blob): Promise<DigestMessage | undefined> => {
+    await scope.onmessage?.({ data: blob })
+    return said.at(-1)
+  }
 
-  test('it says that it is there, and then the digest', async () => {
+  test('says that it is there, and then the digest', async () => {
     expect(said).toEqual([{ type: 'ready' }])
-    await scope.onmessage?.({ data: new Blob([bytesOf(3 * wholeLimit + 7)]) })
-    expect(said[1]).toEqual({ type: 'digest', sha256: nodeDigest(bytesOf(3 * wholeLimit + 7)) })
+    expect(await answer(new Blob([bytesOf(3 * wholeLimit + 7)]))).toEqual({
+      type: 'digest',
+      sha256: nodeDigest(bytesOf(3 * wholeLimit + 7)),
+    })
+    expect(said).toHaveLength(2)
   })
 
-  test('it says what it cannot read', async () => {
-    await scope.onmessage?.({ data: unreadable(10, gone) })
-    expect(said[1]).toEqual({ type: 'unreadable', name: 'NotReadableError', message: 'The file was moved.' })
+  test('says how far it is, ten times a second', async () => {
+    let now = 0
+    vi.spyOn(performance, 'now').mockImplementation(() => now)
+    withoutByteStreams()
+    const blob = new Blob([bytesOf(6 * wholeLimit)])
+    vi.spyOn(blob, 'slice').mockImplementation((...range) => {
+      now += 60
+      return Blob.prototype.slice.apply(blob, range)
+    })
+    await answer(blob)
+    expect(said.map((message) => ('loaded' in message ? message.loaded / wholeLimit : message.type))).toEqual(['ready', 1, 3, 5, 'digest'])
+  })
+
+  test('says what it cannot read', async () => {
+    expect(await answer(unreadable(10, gone))).toEqual({ type: 'unreadable', name: 'NotReadableError', message: 'The file was moved.' })
+  })
+
+  test('says that bytes do not come, 10 s by stream and 20 s by slice: sooner than it is taken for dead', async () => {
+    fakeClock()
+    const blob = Object.assign(new Blob([bytesOf(10)]), { stream: () => new ReadableStream({ type: 'bytes' }) })
+    silence(blob, 0)
+    const answering = answer(blob)
+    await advance(streamLimit)
+    await advance(sliceLimit)
+    expect(await answering).toMatchObject({ type: 'unreadable', name: 'TimeoutError' })
+  })
+
+  test('says that it cannot go on where that is not the fault of the bytes', async () => {
+    expect(await answer(unreadable(10, new RangeError('Array buffer allocation failed')))).toEqual({ type: 'failed' })
+  })
+
+  const everyWay = [
+    { hash: 'in WebAssembly', reader: 'by stream' },
+    { hash: 'in WebAssembly', reader: 'by slices' },
+    { hash: 'by script, under a Content-Security-Policy', reader: 'by stream' },
+    { hash: 'by script, in an engine without WebAssembly', reader: 'by slices' },
+  ]
+  describe.each(everyWay)('$hash, $reader', ({ hash, reader }) => {
+    const instantiate = vi.fn()
+    beforeEach(() => {
+      instantiate.mockReset()
+      if (reader === 'by slices') withoutByteStreams()
+      if (hash.includes('engine')) return vi.stubGlobal('WebAssembly', undefined)
+      if (hash.includes('Policy'))
+        instantiate.mockRejectedValue(new WebAssembly.CompileError('violates the Content Security Policy directive'))
+      else instantiate.mockImplementation(WebAssembly.instantiate)
+      vi.spyOn(WebAssembly, 'instantiate').mockImplementation(instantiate)
+    })
+
+    test.each(vectors)('the digest of %s is that of the standard', async (_vector, text, hex) => {
+      expect(await answer(new Blob([text]))).toEqual({ type: 'digest', sha256: hex })
+      expect(instantiate).toHaveBeenCalledTimes(hash.includes('engine') ? 0 : 1)
+    })
+
+    test.each([wholeLimit - 1, wholeLimit, wholeLimit + 1, 3 * wholeLimit + 64])('%i bytes', async (size) => {
+      expect(await answer(new Blob([bytesOf(size)]))).toEqual({ type: 'digest', sha256: nodeDigest(bytesOf(size)) })
+    })
   })
 })
 
-test.each([0, 1, wholeLimit, wholeLimit + 1, 2 * wholeLimit, 2 * wholeLimit + 5])('the pieces of %i bytes are the bytes', async (size) => {
-  const bytes = bytesOf(size)
-  const pieces: Uint8Array[] = []
-  for await (const piece of chunksOf(new Blob([bytes]))) {
-    expect(piece.byteLength).toBeLessThanOrEqual(2 ** 20)
-    pieces.push(piece)
+describe('the pieces', () => {
+  const read = async (pieces: AsyncIterable<Uint8Array>): Promise<Buffer[]> => {
+    const copies: Buffer[] = []
+    for await (const piece of pieces) copies.push(Buffer.from(piece))
+    return copies
   }
-  expect(pieces).toHaveLength(Math.ceil(size / 2 ** 20))
-  expect(Buffer.concat(pieces).equals(Buffer.from(bytes))).toBe(true)
+
+  test.each([0, 1, wholeLimit, wholeLimit + 1, 2 * wholeLimit, 2 * wholeLimit + 5])('of %i bytes are the bytes', async (size) => {
+    const bytes = bytesOf(size)
+    for (const pieces of [piecesOf(new Blob([bytes])), slicesOf(new Blob([bytes]))]) {
+      const copies = await read(pieces)
+      expect(copies.every(({ length }) => length > 0 && length <= 2 ** 20)).toBe(true)
+      expect(Buffer.concat(copies).equals(Buffer.from(bytes))).toBe(true)
+    }
+    expect(await read(slicesOf(new Blob([bytes])))).toHaveLength(Math.ceil(size / 2 ** 20))
+  })
+
+  test('of a stream lie in one buffer that is filled again and again', async () => {
+    const bytes = bytesOf(5 * wholeLimit)
+    const given: ArrayBufferLike[] = []
+    const stream = new ReadableStream({
+      type: 'bytes',
+      pull(controller) {
+        const view = controller.byobRequest!.view as Uint8Array
+        given.push(view.buffer)
+        const at = (given.length - 1) * wholeLimit
+        view.set(bytes.subarray(at, at + view.byteLength))
+        if (at >= bytes.length) controller.close()
+        controller.byobRequest!.respond(Math.min(view.byteLength, bytes.length - at))
+      },
+    })
+    const slice = vi.fn()
+    const copies = await read(piecesOf(Object.assign(new Blob([bytes]), { stream: () => stream, slice })))
+    expect(Buffer.concat(copies).equals(Buffer.from(bytes))).toBe(true)
+    expect(slice).not.toHaveBeenCalled()
+  })
+
+  /** A stream of the first bytes, which then goes wrong. */
+  const streamThat = (end: 'hangs' | 'fails' | 'ends too soon', bytes: Uint8Array): ReadableStream =>
+    new ReadableStream({
+      type: 'bytes',
+      start: (controller) => controller.enqueue(bytes.slice(0, 700_000)),
+      pull(controller) {
+        if (end === 'hangs') return new Promise(() => {})
+        if (end === 'fails') controller.error(new TypeError('Error in input stream'))
+        else {
+          controller.close()
+          controller.byobRequest?.respond(0)
+        }
+        return undefined
+      },
+    })
+
+  test.each(['hangs', 'fails', 'ends too soon'] as const)('of a stream that %s are followed by slices, from there on', async (end) => {
+    fakeClock()
+    const bytes = bytesOf(2 * wholeLimit)
+    const blob = Object.assign(new Blob([bytes]), { stream: () => streamThat(end, bytes) })
+    const slice = vi.spyOn(blob, 'slice')
+    const reading = read(piecesOf(blob))
+    await flush()
+    if (end === 'hangs') {
+      expect(slice).not.toHaveBeenCalled()
+      await advance(streamLimit)
+    }
+    expect(Buffer.concat(await reading).equals(Buffer.from(bytes))).toBe(true)
+    expect(slice.mock.calls[0]?.[0]).toBe(700_000)
+    expect(vi.getTimerCount()).toBe(0)
+  })
+
+  test('by slice are read one ahead, and no error of one that is not wanted any more is left', async () => {
+    const blob = new Blob([bytesOf(4 * wholeLimit)])
+    const slice = vi.spyOn(blob, 'slice').mockImplementation((start = 0, end) => {
+      const piece = Blob.prototype.slice.call(blob, start, end)
+      return start === 0 ? piece : Object.assign(piece, { arrayBuffer: () => Promise.reject(gone) })
+    })
+    for await (const piece of slicesOf(blob)) {
+      expect(piece.byteLength).toBe(wholeLimit)
+      break
+    }
+    await flush()
+    expect(slice).toHaveBeenCalledTimes(2)
+  })
 })
 
 test('hex has two lower-case digits for each byte', () => {

@@ -8,8 +8,9 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 
 /** The reading order of src: a file imports only from groups above its own, types included. A new file gets its place here. */
 const groups = [
-  ['errors.ts'],
-  ['record.ts', 'chunks.ts', 'database.ts'],
+  ['hex.ts', 'turns.ts', 'within.ts'],
+  ['errors.ts', 'chunks.ts'],
+  ['record.ts', 'database.ts', 'digest-by-script.ts', 'digest-in-worker.ts'],
   [
     'digest.ts',
     'lifecycle.ts',
@@ -77,25 +78,25 @@ test('a downward import of any form is fine', () => {
     layerFaults({
       'upload.ts': `import { judge } from './verdict.js'\nimport type { Store } from './store.js'\nimport pRetry from 'p-retry'\nexport * from './errors.js'`,
       'adapters/react.ts': `import { useState } from 'react'\nimport { createUploadQueue } from '../index.js'\nwindow.document.title = ''`,
-      'digest.ts': `new Worker(new URL('./digest.worker.js', import.meta.url)) // import './queue.js' in a comment`,
+      'digest-in-worker.ts': `new Worker(new URL('./digest.worker.js', import.meta.url)) // import './queue.js' in a comment`,
     }),
   ).toEqual([])
 })
 
 test.each([
-  ['an upward import', 'record.ts', `import { createUploadQueue } from './queue.js'`, 'record.ts (group 1) imports queue.ts (group 5)'],
-  ['a sideways import', 'store.ts', `import { announce } from './tabs.js'`, 'store.ts (group 2) imports tabs.ts (group 2)'],
-  ['an import of types only', 'store.ts', `import type { Tabs } from './tabs.js'`, 'store.ts (group 2) imports tabs.ts (group 2)'],
-  ['an inline import type', 'errors.ts', `export type A = import('./record.js').A`, 'errors.ts (group 0) imports record.ts (group 1)'],
-  ['a dynamic import', 'errors.ts', `await import('./record.js')`, 'errors.ts (group 0) imports record.ts (group 1)'],
-  ['a re-export', 'queue.ts', `export { a } from './index.js'`, 'queue.ts (group 5) imports index.ts (group 6)'],
+  ['an upward import', 'record.ts', `import { createUploadQueue } from './queue.js'`, 'record.ts (group 2) imports queue.ts (group 6)'],
+  ['a sideways import', 'store.ts', `import { announce } from './tabs.js'`, 'store.ts (group 3) imports tabs.ts (group 3)'],
+  ['an import of types only', 'store.ts', `import type { Tabs } from './tabs.js'`, 'store.ts (group 3) imports tabs.ts (group 3)'],
+  ['an inline import type', 'errors.ts', `export type A = import('./record.js').A`, 'errors.ts (group 1) imports record.ts (group 2)'],
+  ['a dynamic import', 'errors.ts', `await import('./record.js')`, 'errors.ts (group 1) imports record.ts (group 2)'],
+  ['a re-export', 'queue.ts', `export { a } from './index.js'`, 'queue.ts (group 6) imports index.ts (group 7)'],
   [
     'an adapter importing an adapter',
     'adapters/uppy.ts',
     `import './react.js'`,
-    'adapters/uppy.ts (group 7) imports adapters/react.ts (group 7)',
+    'adapters/uppy.ts (group 8) imports adapters/react.ts (group 8)',
   ],
-  ['an import of a file without a group', 'queue.ts', `import './helpers.js'`, 'queue.ts (group 5) imports helpers.ts (group -1)'],
+  ['an import of a file without a group', 'queue.ts', `import './helpers.js'`, 'queue.ts (group 6) imports helpers.ts (group -1)'],
   ['a file without a group', 'helpers.ts', '', 'helpers.ts has no group'],
   ['the core naming window', 'queue.ts', 'window.addEventListener("online", go)', 'queue.ts names window'],
   ['the core naming document', 'network.ts', 'globalThis.document?.hidden', 'network.ts names document'],

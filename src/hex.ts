@@ -1,0 +1,2 @@
+/** Two lower-case hex digits for each byte. */
+export const toHex = (bytes: Uint8Array): string => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
