@@ -1,5 +1,6 @@
 import type { EnqueueOptions } from './intake.js'
 import { type ResponseProof, type UploadReceipt, uploadReceipt } from './proof.js'
+import { statuses } from './record.js'
 import { fetchTransport } from './transport.js'
 import type { SendOptions } from './upload.js'
 import type { RetryPolicy } from './verdict.js'
@@ -213,7 +214,7 @@ const enqueueRules: Record<keyof EnqueueOptions, [Check, string]> = {
 export const checkEnqueueOptions = (options: EnqueueOptions): void => checkAll('enqueue: ', options, enqueueRules)
 
 const clearRules: Record<'status' | 'owner', [Check, string]> = {
-  status: oneOf('preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed'),
+  status: oneOf(...statuses),
   owner: [(value) => typeof value === 'string', 'a string'],
 }
 

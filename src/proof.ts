@@ -1,4 +1,3 @@
-import * as z from 'zod/mini'
 import type { Problem } from './errors.js'
 import type { PendingUpload } from './record.js'
 
@@ -24,7 +23,17 @@ type StandardResult<Output> = { readonly value: Output; readonly issues?: undefi
 export type ResponseProof<Result> = StandardSchema<Result> | ((response: Response, upload: PendingUpload) => Result | Promise<Result>)
 
 /** The default proof: the JSON body names what was stored. An answer that echoes the `Idempotency-Key` is a proof as well. */
-export const uploadReceipt: StandardSchema<UploadReceipt> = z.looseObject({ uploadId: z.string(), storageKey: z.string() }) as never
+export const uploadReceipt: StandardSchema<UploadReceipt> = {
+  '~standard': {
+    version: 1,
+    vendor: 'uponce',
+    validate(value) {
+      const { uploadId, storageKey } = (value ?? {}) as Partial<UploadReceipt>
+      if (typeof uploadId === 'string' && typeof storageKey === 'string') return { value: value as UploadReceipt }
+      return { issues: [{ message: 'Expected an object with the strings uploadId and storageKey.' }] }
+    },
+  },
+}
 
 interface Answer {
   status: number

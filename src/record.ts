@@ -1,7 +1,8 @@
-import * as z from 'zod/mini'
 import type { UploadErrorFacts } from './errors.js'
 
-export type UploadStatus = 'preparing' | 'pending' | 'uploading' | 'paused' | 'blocked' | 'succeeded' | 'failed'
+/** Every status there is. */
+export const statuses = ['preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed'] as const
+export type UploadStatus = (typeof statuses)[number]
 
 /** One upload as it is stored. The bytes lie beside it, in a store of their own, so that reading or changing a record touches none. */
 export interface PendingUpload {
@@ -50,37 +51,41 @@ export interface PendingUpload {
   endedAt: number | null
 }
 
-const text = z.string()
-const number = z.number()
-const flag = z.boolean()
+type Check = (value: unknown) => boolean
+const isText: Check = (value) => typeof value === 'string'
+const isNumber: Check = Number.isFinite
+const isFlag: Check = (value) => typeof value === 'boolean'
+const isObject = (value: unknown): value is Record<string, unknown> => Object.prototype.toString.call(value) === '[object Object]'
+const orNull =
+  (check: Check): Check =>
+  (value) =>
+    value === null || check(value)
 
-/** Unknown members, written by a newer version of the same shape, are kept. */
-const currentShape = z.looseObject({
-  v: z.literal(1),
-  id: text,
-  revision: number,
-  idempotencyKey: text,
-  sha256: z.nullable(z.string().check(z.regex(/^[0-9a-f]{64}$/))),
-  owner: text,
-  name: text,
-  type: text,
-  size: number,
-  lastModified: number,
-  metadata: z.record(text, text),
-  priority: number,
-  order: number,
-  status: z.enum(['preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed']),
-  attempts: number,
-  requests: number,
-  notBefore: z.nullable(number),
-  reason: z.nullable(text),
-  error: z.nullable(z.looseObject({ code: text, message: text, retryable: flag })),
-  result: z.unknown(),
-  replayed: flag,
-  createdAt: number,
-  expiresAt: number,
-  endedAt: z.nullable(number),
-})
+/** What a stored row must be; members that are not named here, written by a newer version of the same shape, are kept. */
+const checks: Record<Exclude<keyof PendingUpload, 'v' | 'waitingSince' | 'result'>, Check> = {
+  id: isText,
+  revision: isNumber,
+  idempotencyKey: isText,
+  sha256: orNull((value) => isText(value) && /^[0-9a-f]{64}$/.test(value as string)),
+  owner: isText,
+  name: isText,
+  type: isText,
+  size: isNumber,
+  lastModified: isNumber,
+  metadata: (value) => isObject(value) && Object.values(value).every(isText),
+  priority: isNumber,
+  order: isNumber,
+  status: (value) => statuses.includes(value as UploadStatus),
+  attempts: isNumber,
+  requests: isNumber,
+  notBefore: orNull(isNumber),
+  reason: orNull(isText),
+  error: orNull((value) => isObject(value) && isText(value.code) && isText(value.message) && isFlag(value.retryable)),
+  replayed: isFlag,
+  createdAt: isNumber,
+  expiresAt: isNumber,
+  endedAt: orNull(isNumber),
+}
 
 /** Step n turns a row of version n+1 into one of version n+2. Shipped steps never change. */
 const ladder: ReadonlyArray<(row: Record<string, unknown>) => Record<string, unknown>> = []
@@ -94,8 +99,8 @@ export function parseRow(row: unknown): ParsedRow {
   if (typeof version === 'number' && version > currentVersion) return { damage: 'newer' }
   let value = row as Record<string, unknown>
   if (typeof version === 'number') for (const step of ladder.slice(version - 1)) value = step(value)
-  // The row itself, not zod's copy of it, which lacks a member named `__proto__`.
-  return currentShape.safeParse(value).success ? { record: value as unknown as PendingUpload } : { damage: 'damaged' }
+  const isRecord = isObject(value) && value.v === currentVersion && Object.entries(checks).every(([name, check]) => check(value[name]))
+  return isRecord ? { record: value as unknown as PendingUpload } : { damage: 'damaged' }
 }
 
 export type NewRecord = Pick<
