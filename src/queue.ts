@@ -187,7 +187,9 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (message.type === 'paused') paused = message.paused
       if (message.type === 'network') reachable = message.reachable
       if (message.type === 'hint') void network.hint()
-      look()
+      if (message.type === 'changed') runner.enter(message.record.id)
+      else runner.look()
+      check()
     },
     onFenced() {
       isRunner = false
@@ -212,7 +214,8 @@ export function createUploadQueue<Result = UploadReceipt>(
     now,
     random,
     owner: () => owner,
-    uploads: () => (once ? [...snapshot.all()].filter(({ id }) => !tried.has(id)) : snapshot.all()),
+    uploads: snapshot.all,
+    isLeft: (id) => once && tried.has(id),
     upload: snapshot.find,
     bytes: (id) => patiently(() => store.bytes(id)),
     isSignedIn: async (record) => (await findOwner()) === record.owner,
@@ -315,10 +318,14 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (lost > 0) ledger.hear({ type: 'warning', message: `The browser has removed ${lost} uploads with its storage.` })
   }
 
-  /** Something changed: there may be something to start, or nothing left to wait for. */
+  /** Anything may have changed: there may be something to start, or nothing left to wait for. */
   function look(): void {
-    runner.look()
-    for (const check of [...resting]) check()
+    runner.renew()
+    check()
+  }
+
+  function check(): void {
+    for (const rest of [...resting]) rest()
   }
 
   /** Storage that fails under a running upload is waited for: what the server has answered must not be forgotten. */
@@ -421,16 +428,18 @@ export function createUploadQueue<Result = UploadReceipt>(
     await ready()
     await findOwner()
     const attempts = settings.retry.limit - 1
-    for (const { id, status, error, expiresAt } of snapshot.list()) {
-      if (status === 'blocked') await ledger.act(id, { type: 'resumed' })
-      if (status === 'failed' && error?.retryable && expiresAt > now()) await ledger.act(id, { type: 'revived', attempts })
-    }
+    await Promise.all(
+      snapshot.list().map(({ id, status, error, expiresAt }) => {
+        if (status === 'blocked') return ledger.act(id, { type: 'resumed' })
+        return status === 'failed' && error?.retryable && expiresAt > now() ? ledger.act(id, { type: 'revived', attempts }) : undefined
+      }),
+    )
     if (closing.signal.aborted) return
     started = true
     if (!away) tabs.run(store.durable)
     // Tabs that cannot hear each other look for themselves.
     if (!tabs.heard && store.durable) polling ??= setInterval(readAgain, leaseBeat)
-    runner.look()
+    runner.renew()
   }
 
   // What apps call.
@@ -597,20 +606,30 @@ export function createUploadQueue<Result = UploadReceipt>(
       .map(({ id }) => id)
     const looked = network.hint()
     if (!isRunner) tabs.announce({ type: 'hint' })
-    for (const id of ids) await ledger.act(id, { type: 'hurried' })
+    await Promise.all(ids.map((id) => ledger.act(id, { type: 'hurried' })))
     await looked
     runner.look()
     const waits = (upload: Upload<Result>): boolean =>
       upload.status === 'pending' && (isRunner ? runner.waits(upload) : !reachable || (upload.notBefore ?? 0) > now())
+    /** Those that have not ended, the next one last. */
+    const open = [...ids].reverse()
+    const hasEnded = (id: string | undefined): boolean => {
+      const status = snapshot.find(id as string)?.status
+      return status === undefined || status === 'succeeded' || status === 'failed'
+    }
+    const runs = (id: string): boolean => {
+      const upload = snapshot.find(id)
+      return upload !== undefined && upload.owner === owner && runsByItself(upload) && !waits(upload)
+    }
     await new Promise<void>((resolve) => {
-      const check = (): void => {
-        const uploads = ids.map(snapshot.find).filter((upload) => upload !== undefined)
-        if (!closing.signal.aborted && uploads.some((upload) => upload.owner === owner && runsByItself(upload) && !waits(upload))) return
-        resting.delete(check)
+      const rest = (): void => {
+        while (open.length > 0 && hasEnded(open.at(-1))) open.pop()
+        if (!closing.signal.aborted && open.some(runs)) return
+        resting.delete(rest)
         resolve()
       }
-      resting.add(check)
-      check()
+      resting.add(rest)
+      rest()
     })
     const ends = ids.map((id) => snapshot.find(id)?.status)
     const succeeded = ends.filter((status) => status === 'succeeded').length
@@ -697,7 +716,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       closing.abort()
       unfollow()
       clearInterval(polling)
-      for (const check of [...resting]) check()
+      check()
       network.close()
       const under = [...snapshot.all()].filter(({ status }) => status === 'uploading')
       await runner.halt()

@@ -1,7 +1,7 @@
 import type { Network } from './network.js'
 import { isOpen } from './outcome.js'
 import type { Action, PendingUpload } from './record.js'
-import { choose } from './schedule.js'
+import { createLine } from './schedule.js'
 import type { Upload } from './snapshot.js'
 import type { Announced, Change } from './store.js'
 import { keyExpired, runLast, runUpload, type SendOptions, type UploadContext } from './upload.js'
@@ -15,6 +15,8 @@ export interface RunnerOptions<Result> {
   owner(): string | null
   uploads(): Iterable<Upload<Result>>
   upload(id: string): Upload<Result> | undefined
+  /** Whether it is left to others. */
+  isLeft(id: string): boolean
   bytes(id: string): Promise<Blob | ArrayBuffer | undefined>
   /** Whether the account that this record belongs to is signed in now. */
   isSignedIn(record: PendingUpload): Promise<boolean>
@@ -31,6 +33,10 @@ export interface Runner {
   start(): void
   /** Something changed: looks whether something can start. Cheap to call often. */
   look(): void
+  /** The same, where this one upload changed. */
+  enter(id: string): void
+  /** The same, where any may have changed. */
+  renew(): void
   /** Ends all runs, and begins none until started again; resolves when they have ended. */
   halt(): Promise<void>
   /** Ends the run of this upload, if there is one, wherever it is. */
@@ -59,6 +65,10 @@ const progressSpacing = 100
 export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   const { options, network, now, random, act } = deps
   const runs = new Map<string, Run>()
+  const line = createLine()
+  /** Uploads that changed, and whether any may have: those that say they are under way, but which nobody sends, are put right. */
+  const changed = new Set<string>()
+  let isRenewed = true
   /** Records that are being put right. */
   const mending = new Set<string>()
   /** Records whose time has run out, and whose outcome is being asked for. */
@@ -91,6 +101,17 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     })
   }
 
+  const enter = (id: string): void => {
+    line.enter(id)
+    changed.add(id)
+    look()
+  }
+  const renew = (): void => {
+    line.renew()
+    isRenewed = true
+    look()
+  }
+
   function choosing(): void {
     clearTimeout(timer)
     // Another account has signed in.
@@ -98,8 +119,11 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     const holding = new Map<string, string | undefined>()
     for (const [id, { slot, origin, since }] of runs)
       if (slot) holding.set(id, origin !== undefined && since >= network.since(origin) ? origin : undefined)
-    const choice = choose({
-      records: deps.uploads(),
+    const choice = line.choose({
+      records: function* () {
+        for (const upload of deps.uploads()) if (!deps.isLeft(upload.id)) yield upload
+      },
+      find: (id) => (deps.isLeft(id) ? undefined : deps.upload(id)),
       owner: deps.owner(),
       now: now(),
       cut: deps.cut(),
@@ -112,7 +136,10 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     for (const id of choice.expired) expire(id)
     for (const id of choice.setBack) void mend(id, { type: 'set-back', at: now() })
     // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored.
-    for (const { id, status } of deps.uploads()) if (status === 'uploading' && !runs.has(id)) void mend(id, { type: 'interrupted' })
+    for (const id of isRenewed ? Array.from(deps.uploads(), (upload) => upload.id) : changed)
+      if (deps.upload(id)?.status === 'uploading' && !runs.has(id)) void mend(id, { type: 'interrupted' })
+    isRenewed = false
+    changed.clear()
     for (const id of choice.start) {
       const parked = runs.get(id)
       if (parked) {
@@ -139,7 +166,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     mending.add(id)
     await act(id, action, undefined, halting.signal).catch(() => {})
     mending.delete(id)
-    look()
+    enter(id)
   }
 
   function launch(id: string, path = runUpload<Result>, slot = true): void {
@@ -154,7 +181,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
           runs.delete(id)
           asking.delete(id)
         }
-        look()
+        enter(id)
       })
   }
 
@@ -169,7 +196,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       random,
       signal,
       async turn() {
-        if (!first) await park(run)
+        if (!first) await park(id, run)
         first = false
         const record = deps.upload(id) as PendingUpload | undefined
         return record?.status === 'pending' || record?.status === 'preparing' ? record : undefined
@@ -216,7 +243,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     return current.running
   }
 
-  function park(run: Run): Promise<void> {
+  function park(id: string, run: Run): Promise<void> {
     run.slot = false
     const { signal } = run.controller
     const parked = new Promise<void>((resolve, reject) => {
@@ -228,7 +255,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
         resolve()
       }
     })
-    look()
+    enter(id)
     return parked
   }
 
@@ -238,15 +265,17 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     runs.delete(id)
     asking.delete(id)
     run.controller.abort()
-    look()
+    enter(id)
   }
 
   return {
     start() {
       running = true
-      look()
+      renew()
     },
     look,
+    enter,
+    renew,
     stop,
     waits(record) {
       const origin = originOf(record)

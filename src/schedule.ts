@@ -1,8 +1,9 @@
 import type { PendingUpload } from './record.js'
 
 export interface Situation {
-  /** All records of the queue, oldest first. */
-  records: Iterable<PendingUpload>
+  /** All records of the queue. */
+  records(): Iterable<PendingUpload>
+  find(id: string): PendingUpload | undefined
   /** Whose records run; `null`: nobody's. */
   owner: string | null
   now: number
@@ -30,45 +31,98 @@ export interface Choice {
   wakeAt: number | null
 }
 
-/** Higher priority first, then the older. */
-const byTurn = (a: PendingUpload, b: PendingUpload): number => b.priority - a.priority || a.order - b.order
+/** The uploads that run by themselves, in the order of their turns: kept from choice to choice, since most change nothing for most of them. */
+export interface Line {
+  /** This one changed, or its slot became free: it is looked at when next is chosen. */
+  enter(id: string): void
+  /** So are all. */
+  renew(): void
+  /** Which uploads start now. Everything else it knows is in the situation. */
+  choose(situation: Situation): Choice
+}
 
-/** Which uploads start now. Pure: everything it knows is in the situation. */
-export function choose(situation: Situation): Choice {
-  const { owner, now, cut, concurrency, holding, originOf, capacity, opensAt } = situation
-  const choice: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
-  const wake = (at: number | null): void => {
-    if (at !== null && at > now && (choice.wakeAt === null || at < choice.wakeAt)) choice.wakeAt = at
-  }
-  const endOf = ({ expiresAt, requests }: PendingUpload): number => expiresAt - (requests > 0 ? cut : 0)
-  const due: PendingUpload[] = []
-  for (const record of situation.records) {
-    if (record.owner !== owner || holding.has(record.id)) continue
-    if (record.status !== 'preparing' && record.status !== 'pending') continue
-    const end = endOf(record)
-    if (end <= now) choice.expired.push(record.id)
-    else if (record.notBefore === null || record.notBefore <= now) due.push(record)
-    else if ((record.waitingSince ?? 0) > now) choice.setBack.push(record.id)
-    else wake(Math.min(record.notBefore, end))
-  }
-  let slots = concurrency - holding.size
-  const under = new Map<string, number>()
-  for (const origin of holding.values()) if (origin !== undefined) under.set(origin, (under.get(origin) ?? 0) + 1)
-  for (const record of due.sort(byTurn)) {
-    if (slots <= 0) break
-    // Hashing needs no network.
-    const origin = record.status === 'preparing' ? undefined : originOf(record)
-    if (origin !== undefined) {
-      const count = under.get(origin) ?? 0
-      if (count >= capacity(origin)) {
-        wake(opensAt(origin))
-        wake(endOf(record))
-        continue
-      }
-      under.set(origin, count + 1)
+/** Higher priority first, then the older. */
+const byTurn = (a: PendingUpload, b: PendingUpload): number => b.priority - a.priority || a.order - b.order || (a.id < b.id ? -1 : 1)
+
+interface Survey {
+  owner: string | null
+  cut: number
+  now: number
+  wakeAt: number | null
+}
+
+export function createLine(): Line {
+  /** Those whose turn it could be; some have left meanwhile, which is noticed when it is theirs. */
+  let due: PendingUpload[] = []
+  const entered = new Set<string>()
+  /** For whom and when all were last looked at, and until when that holds, ms since 1970. */
+  let survey: Survey | undefined
+
+  const insert = (record: PendingUpload): void => {
+    let [low, high] = [0, due.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      const other = due[middle] as PendingUpload
+      if (other.id !== record.id && byTurn(other, record) < 0) low = middle + 1
+      else high = middle
     }
-    choice.start.push(record.id)
-    slots -= 1
+    due.splice(low, due[low]?.id === record.id ? 1 : 0, record)
   }
-  return choice
+
+  return {
+    enter: (id) => void entered.add(id),
+    renew() {
+      survey = undefined
+    },
+    choose(situation) {
+      const { owner, now, cut, concurrency, holding, originOf, capacity, opensAt, find } = situation
+      const choice: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
+      const earlier = (a: number | null, b: number | null): number | null => (b !== null && b > now && (a === null || b < a) ? b : a)
+      const mayRun = (record: PendingUpload | undefined): record is PendingUpload =>
+        record?.owner === owner && !holding.has(record.id) && (record.status === 'preparing' || record.status === 'pending')
+
+      const stands = survey?.owner === owner && survey.cut === cut && survey.now <= now && !(survey.wakeAt !== null && survey.wakeAt <= now)
+      const known: Survey = stands && survey ? survey : { owner, cut, now, wakeAt: null }
+      known.now = now
+      survey = known
+      const endOf = ({ expiresAt, requests }: PendingUpload): number => expiresAt - (requests > 0 ? cut : 0)
+      const isDue = (record: PendingUpload): boolean => {
+        const { id, notBefore, waitingSince = 0 } = record
+        const end = endOf(record)
+        if (end <= now) choice.expired.push(id)
+        else if (notBefore === null || notBefore <= now) return true
+        else if (waitingSince > now) choice.setBack.push(id)
+        else known.wakeAt = earlier(known.wakeAt, Math.min(notBefore, end))
+        return false
+      }
+      if (stands) {
+        for (const record of Array.from(entered, find)) if (mayRun(record) && isDue(record)) insert(record)
+      } else due = Array.from(situation.records()).filter(mayRun).filter(isDue).sort(byTurn)
+      entered.clear()
+
+      let slots = concurrency - holding.size
+      const under = new Map<string, number>()
+      for (const origin of holding.values()) if (origin !== undefined) under.set(origin, (under.get(origin) ?? 0) + 1)
+      const waiting: PendingUpload[] = []
+      let place = 0
+      for (; slots > 0 && place < due.length; place++) {
+        const record = find((due[place] as PendingUpload).id)
+        if (!mayRun(record) || !isDue(record)) continue
+        // Hashing needs no network.
+        const origin = record.status === 'preparing' ? undefined : originOf(record)
+        const count = origin === undefined ? 0 : (under.get(origin) ?? 0)
+        if (origin !== undefined && count >= capacity(origin)) {
+          choice.wakeAt = earlier(earlier(choice.wakeAt, opensAt(origin)), endOf(record))
+          waiting.push(record)
+          continue
+        }
+        if (origin !== undefined) under.set(origin, count + 1)
+        choice.start.push(record.id)
+        slots -= 1
+      }
+      if (place > waiting.length) due = [...waiting, ...due.slice(place)]
+      choice.wakeAt = earlier(known.wakeAt, choice.wakeAt)
+      return choice
+    },
+  }
 }

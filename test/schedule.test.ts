@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { newRecord, type PendingUpload, type UploadStatus } from '../src/record.js'
-import { type Choice, choose, type Situation } from '../src/schedule.js'
+import { type Choice, createLine, type Situation } from '../src/schedule.js'
 
 const origin = 'https://files.example'
 
@@ -25,7 +25,18 @@ const upload = (id: string, facts: Partial<PendingUpload> = {}): PendingUpload =
   ...facts,
 })
 
-const situation = (records: PendingUpload[], facts: Partial<Situation> = {}): Situation => ({
+/** A situation as a test says it. */
+type Facts = Omit<Situation, 'records' | 'find'> & { records: readonly PendingUpload[] }
+
+const whole = ({ records, ...facts }: Facts): Situation => ({
+  ...facts,
+  records: () => records,
+  find: (id) => records.find((record) => record.id === id),
+})
+
+const choose = (facts: Facts): Choice => createLine().choose(whole(facts))
+
+const situation = (records: PendingUpload[], facts: Partial<Facts> = {}): Facts => ({
   records,
   owner: 'ann',
   now: 1_000,
@@ -169,7 +180,7 @@ const anyUpload = (index: number): fc.Arbitrary<PendingUpload> =>
     })
     .map((facts) => upload(`u${index}`, facts))
 
-const anySituation: fc.Arbitrary<Situation> = fc
+const anySituation: fc.Arbitrary<Facts> = fc
   .record({
     records: fc.nat(25).chain((count) => fc.tuple(...Array.from({ length: count }, (_, index) => anyUpload(index)))),
     order: fc.boolean(),
@@ -194,7 +205,7 @@ function free(): number {
   return Number.POSITIVE_INFINITY
 }
 
-const mayRun = ({ owner, now, holding }: Situation, record: PendingUpload): boolean =>
+const mayRun = ({ owner, now, holding }: Facts, record: PendingUpload): boolean =>
   record.owner === owner &&
   !holding.has(record.id) &&
   (record.status === 'pending' || record.status === 'preparing') &&
@@ -254,4 +265,64 @@ test('in any situation: one that waits changes nothing for the others', () => {
       expect(choose({ ...facts, records: [waiting, ...facts.records] }).start).toEqual(choose(facts).start)
     }),
   )
+})
+
+test('a line that is told of each change chooses what one would that looks at all anew', () => {
+  const anyStep = fc.record({
+    changed: fc.uniqueArray(fc.nat(24), { maxLength: 4 }),
+    removed: fc.option(fc.nat(24), { nil: null }),
+    passed: fc.constantFrom(0, 0, 1, 400, -300),
+    held: fc.uniqueArray(fc.nat(24), { maxLength: 3 }),
+    capacity: fc.constantFrom(0, 1, free(), free()),
+    owner: fc.constantFrom('ann', 'ann', 'ann', 'bob'),
+    cut: fc.constantFrom(0, 0, 0, 1_000),
+  })
+  const anyChange = fc.tuple(...Array.from({ length: 25 }, (_, index) => fc.infiniteStream(anyUpload(index))))
+  fc.assert(
+    fc.property(fc.array(anyStep, { minLength: 2, maxLength: 12 }), anyChange, (steps, streams) => {
+      const line = createLine()
+      const records = new Map<string, PendingUpload>()
+      let now = 1_500
+      let holding = new Map<string, string>()
+      for (const step of steps) {
+        now += step.passed
+        for (const index of step.changed) {
+          const record = { ...(streams[index]!.next().value as PendingUpload), waitingSince: now }
+          records.set(record.id, record)
+          line.enter(record.id)
+        }
+        if (step.removed !== null) records.delete(`u${step.removed}`)
+        for (const id of holding.keys()) line.enter(id)
+        holding = new Map(step.held.map((index) => [`u${index}`, 'a']))
+        const facts = { ...situation([...records.values()]), now, holding, owner: step.owner, cut: step.cut, capacity: () => step.capacity }
+        const choice = line.choose(whole({ ...facts, concurrency: 4 }))
+        const fresh = choose({ ...facts, concurrency: 4 })
+        expect(choice.start).toEqual(fresh.start)
+        // Early is harmless.
+        if (fresh.wakeAt !== null) expect(choice.wakeAt ?? Number.POSITIVE_INFINITY).toBeLessThanOrEqual(fresh.wakeAt)
+        // Whoever is started holds a slot; what comes of it is a change.
+        for (const id of choice.start) line.enter(id)
+        for (const id of [...fresh.expired, ...fresh.setBack]) line.enter(id)
+      }
+    }),
+    { numRuns: 1_000 },
+  )
+})
+
+test('most of ten thousand are not looked at for the next choice', () => {
+  const many = Array.from({ length: 10_000 }, (_, index) => upload(`u${index}`))
+  const records = new Map(many.map((record) => [record.id, record]))
+  const line = createLine()
+  let looked = 0
+  const find = (id: string): PendingUpload | undefined => {
+    looked += 1
+    return records.get(id)
+  }
+  const facts = { ...whole(situation(many)), find }
+  expect(line.choose(facts).start).toEqual(['u0', 'u1', 'u2'])
+  looked = 0
+  for (const id of ['u0', 'u1', 'u2']) records.delete(id)
+  line.enter('u9000')
+  expect(line.choose({ ...facts, records: () => expect.unreachable() }).start).toEqual(['u3', 'u4', 'u5'])
+  expect(looked).toBeLessThan(10)
 })
