@@ -36,14 +36,20 @@ const units = {
   gap: 'timer gap ms',
 }
 
+/** Looking costs time, so it is done when there is a new peak by so much, MiB. */
+const noticeable = 4
+
 /** The most memory above what there was at first, MiB. */
 async function watchMemory<Result>({ processes }: Browser, work: () => Promise<Result>): Promise<{ result: Result; memory: number }> {
   const before = processes.memory()
-  let most = before
+  let [most, mostResident] = [before, 0]
   const note = (): void => {
+    const resident = processes.resident()
+    if (resident < mostResident + noticeable) return
+    mostResident = resident
     most = Math.max(most, processes.memory())
   }
-  const timer = setInterval(note, 200)
+  const timer = setInterval(note, 250)
   const result = await work().finally(() => clearInterval(timer))
   note()
   return { result, memory: most - before }
@@ -100,12 +106,19 @@ const calmOf =
 
 const calm = calmOf(ours)
 
+/** Time where others are at work, too, says less than the processor's. */
 const near =
   (limit: number, fetchAgainst: Name, xhrAgainst: Name): Limits =>
-  (ratio) => [
-    { what: `uponce, fetch: drained, against ${fetchAgainst}`, value: ratio('drained', 'uponce, fetch', fetchAgainst), limit },
-    { what: `uponce, XHR: drained, against ${xhrAgainst}`, value: ratio('drained', 'uponce, XHR', xhrAgainst), limit },
-  ]
+  (ratio) =>
+    (
+      [
+        ['uponce, fetch', fetchAgainst],
+        ['uponce, XHR', xhrAgainst],
+      ] as const
+    ).flatMap(([name, against]) => [
+      { what: `${name}: drained, against ${against}`, value: ratio('drained', name, against), limit },
+      { what: `${name}: CPU, against ${against}`, value: ratio('processor', name, against), limit },
+    ])
 
 /** Done is done when the bytes would have survived: of Uppy that is later. */
 const ahead: Limits = (ratio) =>

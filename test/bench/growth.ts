@@ -27,7 +27,8 @@ export async function benchGrowth({ rounds: count }: Options): Promise<void> {
         if (name === leftOver) {
           const before = await heapOf(tools)
           await page.evaluate((count) => growth.forget(count), forgotten)
-          return { [leftOver]: (await heapOf(tools)) - before }
+          const left = (await heapOf(tools)) - before
+          return { [leftOver]: left }
         }
         await page.evaluate((count) => growth.fill(count), Number(name))
         const { change, enqueue } = await page.evaluate(() => growth.costs())

@@ -1,6 +1,7 @@
 import type { Name } from './contestants.js'
 import { openHall } from './hall.js'
 import { chosen, type Options } from './options.js'
+import { profiled } from './profile.js'
 import { figureOf, ratioOf, runRounds } from './rounds.js'
 import { report } from './table.js'
 
@@ -15,11 +16,14 @@ export async function benchPending(options: Options): Promise<void> {
     let version = ''
     const rounds = await runRounds('pending', chosen(names, options), options.rounds, (name) =>
       hall.visit(name, {}, async (browser, reopen) => {
-        const { page } = browser
+        const { page, tools } = browser
         version = browser.version
         await page.evaluate((count) => stage.leave(count), left)
-        await reopen()
-        const { count, listed, sent, task, gap } = await page.evaluate(() => stage.resume())
+        const resume = async () => {
+          await reopen()
+          return page.evaluate(() => stage.resume())
+        }
+        const { count, listed, sent, task, gap } = await (options.profile ? profiled(tools, `pending ${name}`, resume) : resume())
         if (count !== left) throw new Error(`${name} found ${count} of ${left}`)
         return { 'listed ms': listed, 'first request ms': sent, 'longest task ms': task, 'timer gap ms': gap }
       }),

@@ -4,11 +4,14 @@ import { readdirSync, readFileSync } from 'node:fs'
 export interface Processes {
   /** Processor time since they began, ms, to 10 ms. */
   time(): number
-  /** Proportional set size: memory, with what is shared counted once. MiB. */
+  /** Resident memory, MiB. What processes share counts for each of them. */
+  resident(): number
+  /** Proportional set size: memory, with what is shared counted once. MiB. It costs much to know: a few ms a process. */
   memory(): number
 }
 
 const ticksPerSecond = 100
+const pagesPerMiB = 256
 
 /** A process may end while its files are read. */
 const read = (path: string): string => {
@@ -39,6 +42,7 @@ export function createProcesses(root: number): Processes {
   return {
     // User and system time, their own and that of children that have ended.
     time: () => (sum(treeOf(root).flatMap((pid) => statOf(pid).slice(11, 15).map(Number))) / ticksPerSecond) * 1_000,
+    resident: () => sum(treeOf(root).map((pid) => Number(read(`/proc/${pid}/statm`).split(' ')[1] ?? 0))) / pagesPerMiB,
     memory: () => sum(treeOf(root).map((pid) => Number(/^Pss:\s+(\d+)/m.exec(read(`/proc/${pid}/smaps_rollup`))?.[1] ?? 0))) / 1_024,
   }
 }

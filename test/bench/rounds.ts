@@ -1,7 +1,10 @@
 /** Figures of each round, by name of the contestant and of the figure. `null`: there is none. */
 export type Rounds = Map<string, Record<string, number | null>[]>
 
-/** Runs all, round after round, each time beginning with another one: whatever drifts then hits them alike. */
+/**
+ * Runs all, round after round, each time beginning with another one: whatever drifts then hits them alike. One that fails has no figures for
+ * that round, and so no median.
+ */
 export async function runRounds<Name extends string>(
   scenario: string,
   names: readonly Name[],
@@ -12,10 +15,13 @@ export async function runRounds<Name extends string>(
   for (let round = 0; round < count; round++)
     for (let place = 0; place < names.length; place++) {
       const name = names[(place + round) % names.length]!
-      const figures = await run(name)
+      const figures = await run(name).catch((error) => {
+        console.error(`${scenario}: round ${round + 1}, ${name} failed: ${error.message}`)
+        return {}
+      })
       rounds.get(name)!.push(figures)
-      const [[title, value] = []] = Object.entries(figures)
-      console.error(`${scenario}: round ${round + 1}, ${name}: ${title} ${value?.toFixed(0)}`)
+      for (const [title, value] of Object.entries(figures).slice(0, 1))
+        console.error(`${scenario}: round ${round + 1}, ${name}: ${title} ${value?.toFixed(1)}`)
     }
   return rounds
 }
