@@ -205,6 +205,10 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       isSignedIn: deps.isSignedIn,
       act: (action, warning) => act(id, action, warning, signal),
       upload: () => deps.upload(id) as Upload<Result>,
+      answered() {
+        run.slot = false
+        look()
+      },
       located(origin) {
         run.origin = origin
         lastOrigins.set(id, origin)

@@ -32,9 +32,12 @@ export interface Snapshot<Result> {
   /** How many of the current owner's uploads get further by themselves. */
   running(): number
   setOwner(owner: string | null): void
-  /** Called once after each batch of changes. */
+  /** Called soon after a change, and once for all changes of a frame. */
   subscribe(listener: () => void): () => void
 }
+
+/** Listeners are called no more often, ms: a screen that shows 60 frames a second shows nothing in between. */
+const frame = 16
 
 /** What the queue knows, as immutable values that a UI can compare by identity. */
 export function createSnapshot<Result>(): Snapshot<Result> {
@@ -46,6 +49,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
   let durable = true
   let list: readonly Upload<Result>[] | undefined
   let scheduled = false
+  let notifiedAt = Number.NEGATIVE_INFINITY
 
   /** Whether the map's own order is the uploads' order. */
   let sorted = true
@@ -56,11 +60,15 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     list = undefined
     if (scheduled || listeners.size === 0) return
     scheduled = true
-    queueMicrotask(() => {
+    const notify = (): void => {
       scheduled = false
+      notifiedAt = performance.now()
       // Each in a task of its own: one that throws keeps it from no other.
       for (const listener of [...listeners]) queueMicrotask(listener)
-    })
+    }
+    const wait = notifiedAt + frame - performance.now()
+    if (wait <= 0) queueMicrotask(notify)
+    else setTimeout(notify, wait)
   }
   const count = (upload: Upload<Result> | undefined, by: number): void => {
     if (upload?.owner === owner && runsByItself(upload)) running += by

@@ -47,6 +47,8 @@ export interface UploadContext<Result> {
   /** The record as apps see it. */
   upload(): Upload<Result>
   progress(loaded: number, total: number): void
+  /** Its answer is here: others may send while that is being stored. */
+  answered(): void
   /** Where this upload goes. */
   located(origin: string): void
   /** Where outcomes can be asked for, as far as that is known. */
@@ -134,6 +136,7 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
     }
     const { proven, outcome } = sent
     if (proven) {
+      context.answered()
       const { result, replayed, warning } = proven
       await act({ type: 'succeeded', result, replayed, at: now() }, warning)
       return
