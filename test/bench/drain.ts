@@ -56,7 +56,7 @@ async function watchMemory<Result>({ processes }: Browser, work: () => Promise<R
 }
 
 const runOnce = (hall: Hall, files: Files, name: Name, { scenario, isProfiled }: { scenario: string; isProfiled: boolean }) =>
-  hall.visit(name, { files }, async (browser) => {
+  hall.visit(name, files, async (browser) => {
     const { processes, page, tools } = browser
     const drain = () => page.evaluate(() => stage.drain())
     const began = processes.time()

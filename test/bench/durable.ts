@@ -23,7 +23,7 @@ export async function benchDurable(options: Options): Promise<void> {
     const rounds = await runRounds('durable', chosen(names, options), options.rounds, async (name) => {
       const figures: Record<string, number | null> = {}
       for (const { title, files } of works)
-        await hall.visit(name, { files }, async (browser) => {
+        await hall.visit(name, files, async (browser) => {
           version = browser.version
           const [_first, ...times] = await browser.page.evaluate(() => stage.save())
           figures[title] = median(times)

@@ -7,18 +7,20 @@ import { buildSite } from './site.js'
 
 const receiver = 'test/bench/receiver.ts'
 
-export interface Scene {
-  files?: Files
-  atOnce?: number
-}
+/** Uploads under way at once. */
+const atOnce = 6
 
 /** Where contestants run: a server, a folder on disk, and for each run a new browser. */
 export interface Hall {
   folder: string
   /** With a browser that shows this page of `page/`. */
   show<Figures>(page: string, run: (browser: Browser) => Promise<Figures>): Promise<Figures>
-  /** With a browser on whose page a contestant stands ready. `reopen` shows it anew, to take up what was left. */
-  visit<Figures>(name: Name, scene: Scene, run: (browser: Browser, reopen: () => Promise<void>) => Promise<Figures>): Promise<Figures>
+  /** With a browser on whose page a contestant stands ready, these files picked. `reopen` shows it anew, to take up what was left. */
+  visit<Figures>(
+    name: Name,
+    files: Files | null,
+    run: (browser: Browser, reopen: () => Promise<void>) => Promise<Figures>,
+  ): Promise<Figures>
   close(): Promise<void>
 }
 
@@ -42,7 +44,7 @@ export async function openHall({ latency = 0 } = {}): Promise<Hall> {
   return {
     folder,
     show,
-    visit(name, { files, atOnce = 6 }, run) {
+    visit(name, files, run) {
       const { page: script, transport } = entrants[name]
       const setting = { endpoint: `${server.url}/uploads`, transport, atOnce, digests: files?.digests ?? {} }
       return show(script, async (browser) => {

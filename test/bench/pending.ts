@@ -15,7 +15,7 @@ export async function benchPending(options: Options): Promise<void> {
   try {
     let version = ''
     const rounds = await runRounds('pending', chosen(names, options), options.rounds, (name) =>
-      hall.visit(name, {}, async (browser, reopen) => {
+      hall.visit(name, null, async (browser, reopen) => {
         const { page, tools } = browser
         version = browser.version
         await page.evaluate((count) => stage.leave(count), left)
