@@ -24,8 +24,15 @@ const libraryOf = (entry: Record<string, string>, external: RegExp[], emptyOutDi
 
 /** `vite build`: the package. Dependencies stay imports. What a page takes of an entry lies in another file than what only a worker needs. */
 const library = libraryOf(
-  { index: here('src/index.ts'), 'service-worker': here('src/service-worker.ts'), serve: here('src/serve.ts') },
-  [/^(idb|p-retry|zod|@noble\/hashes)(\/|$)/],
+  {
+    index: here('src/index.ts'),
+    'service-worker': here('src/service-worker.ts'),
+    serve: here('src/serve.ts'),
+    ...Object.fromEntries(
+      ['file-picker', 'react', 'uppy', 'filepond'].map((name) => [`adapters/${name}`, here(`src/adapters/${name}.ts`)]),
+    ),
+  },
+  [/^(idb|p-retry|zod|@noble\/hashes|react|@uppy\/core)(\/|$)/],
   true,
 )
 
@@ -51,7 +58,7 @@ export default defineConfig(({ mode }) => ({
           name: 'unit',
           environment: './test/helpers/happy-dom-web.ts',
           setupFiles: ['./test/helpers/setup.ts'],
-          include: ['test/*.test.ts'],
+          include: ['test/*.test.ts', 'test/adapters/*.test.{ts,tsx}'],
           exclude: repositoryTests,
         },
       },

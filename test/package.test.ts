@@ -13,6 +13,8 @@ const LARGEST_CORE = 28.1
 const LARGEST_SERVICE_WORKER = { page: 0.4, worker: 4 }
 /** What is loaded when the first large file is hashed: in the worker, half of it in WebAssembly, or on the page, by script. */
 const LARGEST_HASHING = { worker: 10.4, script: 3.2 }
+/** What an app pays for each adapter beside the core and the framework. */
+const LARGEST_ADAPTERS = { 'file-picker': 2, react: 1, uppy: 2, filepond: 1 }
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const dist = `${root}dist/`
@@ -33,6 +35,9 @@ test('every file that package.json exports was built', () => {
 
 test('importing the package does nothing: no global is touched, no timer, handle or listener is left', () => {
   const script = `
+    // What a framework does is its own affair.
+    await import('react')
+    await import('@uppy/core')
     const globals = Object.getOwnPropertyDescriptors(globalThis)
     const handles = process.getActiveResourcesInfo()
     const listeners = process.eventNames()
@@ -60,10 +65,11 @@ test('a bundler can see the worker: its URL is spelt out, and nothing tells the 
 })
 
 /** A minified bundle, as an app would make it; dist is where `uponce` is found. */
-const bundle = async (entry: Pick<BuildOptions, 'stdin' | 'entryPoints'>) => {
+const bundle = async (entry: Pick<BuildOptions, 'stdin' | 'entryPoints'>, external: string[] = []) => {
   const { outputFiles, metafile } = await build({
     ...entry,
     alias: { uponce: `${dist}index.js`, 'uponce/service-worker': `${dist}service-worker.js` },
+    external,
     absWorkingDir: root,
     outdir: 'bundle',
     bundle: true,
@@ -116,9 +122,18 @@ test('the service worker entry adds little to a page, and to a worker hardly mor
   expect(worker).toBeLessThanOrEqual(LARGEST_SERVICE_WORKER.worker)
 })
 
-/** Each file once, however many of the others import it. */
+test.each(Object.entries(LARGEST_ADAPTERS))(
+  'uponce/%s is at most %d kB minified and gzipped, the core and the framework not counted',
+  async (name, largest) => {
+    const { sizes } = await bundle({ entryPoints: [`${dist}adapters/${name}.js`] }, ['react', '@uppy/core', '../*'])
+    const size = [...sizes.values()].reduce((sum, each) => sum + each, 0)
+    console.log(`uponce/${name}, gzipped: ${size.toFixed(2)} kB`)
+    expect(size).toBeLessThanOrEqual(largest)
+  },
+)
+
 const staticImports = (file: string, metafile: Metafile): string[] => {
-  const imports = metafile.outputs[file]!.imports.filter(({ kind }) => kind === 'import-statement')
+  const imports = metafile.outputs[file]!.imports.filter(({ kind, external }) => kind === 'import-statement' && !external)
   return [...new Set(imports.flatMap(({ path }) => [path, ...staticImports(path, metafile)]))]
 }
 

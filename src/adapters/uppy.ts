@@ -1,0 +1,242 @@
+import { BasePlugin, type Body, type Meta, type PluginOpts, type Uppy, type UppyFile } from '@uppy/core'
+import type { UploadError } from '../errors.js'
+import type { UploadQueue } from '../queue.js'
+import type { Upload } from '../snapshot.js'
+
+// biome-ignore lint/suspicious/noExplicitAny: `uppy.use` infers no result, and an app knows what its server answers.
+export interface UponceOptions<Result = any> extends PluginOpts {
+  /** The queue that sends. It outlives the Uppy instance; close it yourself. */
+  queue: UploadQueue<Result>
+  /** Which of the file's meta fields travel as metadata: all (`true`, default), none, or those named. `name` and `type` travel by themselves. */
+  allowedMetaFields?: boolean | string[]
+  /** Whether uploads that an earlier page left unfinished are shown, or which. Default `true`. */
+  restore?: boolean | ((upload: Upload<Result>) => boolean)
+  /** `uploadURL` of a file that is stored; default none. */
+  uploadUrl?: (result: Result, upload: Upload<Result>) => string
+}
+
+/**
+ * An uploader for Uppy: `uppy.use(Uponce, { queue })`. Uppy picks and shows; the queue stores, sends, and goes on after a reload. Retry, pause and
+ * removal in Uppy are those of the upload, in every tab; `uppy.destroy()` leaves uploads alone.
+ */
+export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOptions, M, B> {
+  /** The upload of each of Uppy's files, and the other way round. */
+  readonly #uploads = new Map<string, string>()
+  readonly #files = new Map<string, string>()
+  /** What waits for a file to end. */
+  readonly #waiting = new Map<string, () => void>()
+  #endings: (() => void)[] = []
+
+  constructor(uppy: Uppy<M, B>, options?: UponceOptions) {
+    super(uppy, options)
+    if (!options?.queue) throw new TypeError(`queue: ${options?.queue} is not valid; expected an UploadQueue.`)
+    this.id = options.id ?? 'Uponce'
+    this.type = 'uploader'
+  }
+
+  override install(): void {
+    const { uppy } = this
+    const { queue } = this.opts
+    const { capabilities } = uppy.getState()
+    uppy.setState({ capabilities: { ...capabilities, resumableUploads: true, individualCancellation: true } })
+    uppy.addUploader(this.#send)
+
+    const onRemoved = ({ id }: UppyFile<M, B>): void => this.#remove(id)
+    const onPause = (file: UppyFile<M, B> | undefined, isPaused: boolean): void => this.#setPaused(isPaused, file?.id)
+    const onPauseAll = (): void => this.#setPaused(true)
+    const onResumeAll = (): void => this.#setPaused(false)
+    uppy.on('file-removed', onRemoved).on('upload-pause', onPause).on('pause-all', onPauseAll).on('resume-all', onResumeAll)
+
+    const follow = <Payload extends { upload: Upload }>(react: (file: UppyFile<M, B>, payload: Payload) => void) => {
+      return (payload: Payload): void => {
+        const fileId = this.#files.get(payload.upload.id)
+        const file = fileId && uppy.getFile(fileId)
+        if (file) react(file, payload)
+      }
+    }
+    const onError = follow<{ upload: Upload; error: UploadError }>((file, { error }) => {
+      const response = error.status === undefined ? undefined : { status: error.status, body: error.problem as unknown as B }
+      uppy.emit('upload-error', file, error, response)
+      this.#end(file.id)
+    })
+    this.#endings = [
+      () => uppy.off('file-removed', onRemoved).off('upload-pause', onPause).off('pause-all', onPauseAll).off('resume-all', onResumeAll),
+      queue.on(
+        'progress',
+        follow((file, { loaded, total }) => {
+          const uploadStarted = file.progress.uploadStarted ?? Date.now()
+          uppy.emit('upload-progress', file, { ...file.progress, uploadStarted, bytesUploaded: loaded, bytesTotal: total })
+        }),
+      ),
+      queue.on(
+        'retrying',
+        follow(({ id, progress }) =>
+          // A file whose bytes have all left counts as done, and would take no further progress.
+          uppy.setFileState(id, { progress: { ...progress, percentage: 0, bytesUploaded: 0 } as typeof progress }),
+        ),
+      ),
+      queue.on(
+        'succeeded',
+        follow((file, { upload, result }) => {
+          this.#succeed(file, upload, result)
+        }),
+      ),
+      queue.on('failed', onError),
+      queue.on('blocked', onError),
+      queue.on(
+        'paused',
+        follow(({ id }) => uppy.setFileState(id, { isPaused: true })),
+      ),
+      queue.on(
+        'resumed',
+        follow(({ id }) => {
+          uppy.setFileState(id, { isPaused: false, error: null })
+          if (!uppy.getFiles().some(({ error }) => error)) uppy.setState({ error: null })
+        }),
+      ),
+      queue.on(
+        'cancelled',
+        follow(({ id }) => {
+          this.#forget(id)
+          uppy.removeFile(id)
+        }),
+      ),
+    ]
+    queue.ready().then(this.#restore, (error: Error) => uppy.log(error, 'error'))
+  }
+
+  override uninstall(): void {
+    this.uppy.removeUploader(this.#send)
+    for (const end of this.#endings.splice(0)) end()
+    for (const id of [...this.#uploads.keys()]) this.#forget(id)
+  }
+
+  /** Uppy's turn: resolves when all have ended, whichever way. */
+  readonly #send = async (fileIds: string[]): Promise<void> => {
+    const { uppy } = this
+    const files = uppy.getFilesByIds(fileIds).filter((file) => file && !file.progress.uploadComplete)
+    uppy.emit(
+      'upload-start',
+      files.filter(({ id }) => !this.#uploads.has(id)),
+    )
+    await Promise.all(
+      files.map(async (file) => {
+        const ended = this.#ended(file.id)
+        try {
+          await this.#start(file)
+        } catch (error) {
+          uppy.emit('upload-error', uppy.getFile(file.id), error as Error)
+          this.#end(file.id)
+        }
+        await ended
+      }),
+    )
+  }
+
+  async #start(file: UppyFile<M, B>): Promise<void> {
+    const { queue } = this.opts
+    const known = queue.get(this.#uploads.get(file.id) ?? '')
+    if (known) {
+      // With the same key: what the server has of it counts.
+      await (known.status === 'failed' ? queue.retry(known.id) : queue.resume(known.id))
+      return
+    }
+    if (file.isRemote || !file.data) throw new Error('uponce sends files of this device only.')
+    const { id } = await queue.enqueue(file.data, {
+      name: file.meta.name,
+      contentType: file.type,
+      metadata: this.#metadataOf(file),
+    })
+    // Its user may have removed it meanwhile.
+    if (this.uppy.getFile(file.id)) this.#pair(file.id, id)
+    else if (this.#endings.length > 0) await queue.cancel(id)
+  }
+
+  #metadataOf({ meta }: UppyFile<M, B>): Record<string, string> {
+    const { allowedMetaFields = true } = this.opts
+    const isAllowed = (field: string): boolean =>
+      Array.isArray(allowedMetaFields) ? allowedMetaFields.includes(field) : allowedMetaFields && field !== 'name' && field !== 'type'
+    const fields = Object.entries(meta).filter(([field, value]) => isAllowed(field) && value !== null && value !== undefined)
+    return Object.fromEntries(fields.map(([field, value]) => [field, typeof value === 'object' ? JSON.stringify(value) : String(value)]))
+  }
+
+  #succeed(file: UppyFile<M, B>, upload: Upload, result: unknown): void {
+    const uploadURL = this.opts.uploadUrl?.(result, upload)
+    this.uppy.emit('upload-success', file, { status: 200, body: result as B, ...(uploadURL !== undefined && { uploadURL }) })
+    this.#end(file.id)
+  }
+
+  readonly #restore = async (): Promise<void> => {
+    const { uppy } = this
+    const { queue, restore = true } = this.opts
+    const isWanted = typeof restore === 'function' ? restore : () => restore
+    const uploads = queue.getSnapshot().filter((upload) => upload.status !== 'succeeded' && !this.#files.has(upload.id) && isWanted(upload))
+    if (uploads.length === 0 || this.#endings.length === 0) return
+    const files = uploads.map((upload) => fileOf<M, B>(upload))
+    uppy.setState({ files: { ...Object.fromEntries(files.map((file) => [file.id, file])), ...uppy.getState().files } })
+    const ends = files.map(({ id }, place) => {
+      this.#pair(id, (uploads[place] as Upload).id)
+      return this.#ended(id)
+    })
+    for (const { id, error } of files) if (error) this.#end(id)
+    uppy.emit('restored', {})
+    await Promise.all(ends)
+    const ended = files.map(({ id }) => uppy.getFile(id)).filter(Boolean)
+    if (ended.length > 0)
+      uppy.emit('complete', { successful: ended.filter(({ error }) => !error), failed: ended.filter(({ error }) => error) })
+  }
+
+  #remove(fileId: string): void {
+    const id = this.#uploads.get(fileId)
+    this.#forget(fileId)
+    // `uppy.destroy()` removes all files, and then this plugin: a page that is left, not a user who changed their mind.
+    if (id)
+      queueMicrotask(() => this.#endings.length > 0 && this.opts.queue.cancel(id).catch((error: Error) => this.uppy.log(error, 'error')))
+  }
+
+  #setPaused(isPaused: boolean, fileId?: string): void {
+    const { queue } = this.opts
+    const ids = fileId === undefined ? [...this.#files.keys()] : [this.#uploads.get(fileId)]
+    for (const id of ids) if (id) (isPaused ? queue.pause(id) : queue.resume(id)).catch((error: Error) => this.uppy.log(error, 'error'))
+  }
+
+  #pair(fileId: string, id: string): void {
+    this.#uploads.set(fileId, id)
+    this.#files.set(id, fileId)
+  }
+
+  #forget(fileId: string): void {
+    this.#files.delete(this.#uploads.get(fileId) ?? '')
+    this.#uploads.delete(fileId)
+    this.#end(fileId)
+  }
+
+  #ended(fileId: string): Promise<void> {
+    return new Promise((resolve) => this.#waiting.set(fileId, resolve))
+  }
+
+  #end(fileId: string): void {
+    this.#waiting.get(fileId)?.()
+    this.#waiting.delete(fileId)
+  }
+}
+
+/** A file of Uppy for an upload of an earlier page. Its bytes lie in the queue. */
+function fileOf<M extends Meta, B extends Body>({ id, name, type, size, metadata, createdAt, status, error }: Upload): UppyFile<M, B> {
+  return {
+    id: `uponce-${id}`,
+    name,
+    extension: /\.([^.]+)$/.exec(name)?.[1] ?? '',
+    type,
+    size,
+    meta: { ...metadata, name, type } as UppyFile<M, B>['meta'],
+    data: undefined,
+    isRemote: false,
+    isGhost: false,
+    isRestored: true,
+    isPaused: status === 'paused',
+    source: 'uponce',
+    error: status === 'failed' || status === 'blocked' ? (error?.message ?? status) : null,
+    progress: { uploadStarted: createdAt, uploadComplete: false, percentage: 0, bytesUploaded: 0, bytesTotal: size },
+  }
+}

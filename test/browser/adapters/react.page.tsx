@@ -1,0 +1,40 @@
+import { type JSX, memo, StrictMode, useEffect, useRef } from 'react'
+import { createRoot } from 'react-dom/client'
+import type { Upload } from 'uponce'
+import { attach } from 'uponce/file-picker'
+import { useUploadQueue, useUploads } from 'uponce/react'
+import { account } from './account.js'
+
+function Uploads(): JSX.Element {
+  const queue = useUploadQueue({ endpoint: '/uploads', ...account })
+  const uploads = useUploads(queue)
+  const input = useRef<HTMLInputElement>(null)
+  useEffect(() => {
+    Object.assign(globalThis, { queue })
+    if (queue && input.current) return attach(queue, input.current)
+  }, [queue])
+  return (
+    <>
+      <input ref={input} type="file" multiple disabled={!queue} />
+      <ul>
+        {uploads.map((upload) => (
+          <Row key={upload.id} upload={upload} />
+        ))}
+      </ul>
+    </>
+  )
+}
+
+const Row = memo(function Row({ upload }: { upload: Upload }) {
+  return (
+    <li>
+      {upload.name}: {upload.status}
+    </li>
+  )
+})
+
+createRoot(document.body.appendChild(document.createElement('main'))).render(
+  <StrictMode>
+    <Uploads />
+  </StrictMode>,
+)
