@@ -8,6 +8,8 @@ const root = fileURLToPath(new URL('../..', import.meta.url))
 export interface Server {
   /** The same after a restart. */
   readonly url: string
+  /** Of its process; another one after a restart. */
+  readonly pid: number
   /** Ends the process at once; nothing is cleaned up. */
   kill(signal?: NodeJS.Signals): Promise<void>
   /** Starts it again on the same data and the same port. */
@@ -29,6 +31,9 @@ export const startServer = async (env: Record<string, string> = {}): Promise<Ser
   }
   return {
     url,
+    get pid() {
+      return child.pid!
+    },
     kill,
     async restart() {
       await kill()
