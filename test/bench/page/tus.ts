@@ -1,4 +1,4 @@
-/** tus-js-client, which keeps the address of each upload, but not its bytes. */
+/** tus-js-client as it comes: two requests a file. It keeps the address of each upload, but not its bytes. */
 import { Upload } from 'tus-js-client'
 import { eachOf } from './send.js'
 import { enter } from './stage.js'
@@ -10,7 +10,7 @@ enter(({ atOnce }) => ({
       atOnce,
       (file) =>
         new Promise<void>((onSuccess, onError) => {
-          const options = { endpoint: '/tus', uploadDataDuringCreation: true, removeFingerprintOnSuccess: true }
+          const options = { endpoint: '/tus', removeFingerprintOnSuccess: true }
           new Upload(file, { ...options, metadata: { filename: file.name }, onSuccess: () => onSuccess(), onError }).start()
         }),
     ),
