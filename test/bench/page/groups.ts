@@ -28,11 +28,15 @@ enter((setting) => {
   const opening = openDatabase()
   const group = createGroups(opening)
 
-  const put = (id: string, row: Row, body: Blob | ArrayBuffer): Promise<void> =>
-    group((records, bytes) => {
+  let awaited = 0
+  const put = async (id: string, row: Row, body: Blob | ArrayBuffer): Promise<void> => {
+    await group((records, bytes) => {
       records.put(row, id)
       bytes.put(body, id)
     })
+    awaited -= 1
+    if (awaited === 0) setting.onDurable()
+  }
 
   const forget = (id: string): Promise<void> =>
     group((records, bytes) => {
@@ -60,7 +64,8 @@ enter((setting) => {
     async drain(files) {
       const ready: Kept[] = []
       const deletes: Promise<void>[] = []
-      let [durables, sending] = [0, 0]
+      let sending = 0
+      awaited = files.length
       await new Promise<void>((resolve, reject) => {
         const look = (): void => {
           while (sending < setting.atOnce && ready.length > 0) {
@@ -77,8 +82,6 @@ enter((setting) => {
         eachOf(files, hashedAtOnce, async (file) => {
           const { kept, durable } = await keep(file)
           durable.then(() => {
-            durables += 1
-            if (durables === files.length) setting.onDurable()
             ready.push(kept)
             look()
           }, reject)
