@@ -1,0 +1,89 @@
+import { readFile } from 'node:fs/promises'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { describeWith } from '../helpers/describe-with.js'
+import { type Engine, type EnginePage, run } from '../helpers/engine.js'
+import { launchFirefox } from '../helpers/firefox.js'
+import { programs } from '../helpers/programs.js'
+import { eventually, type Stage, setStage } from '../helpers/stage.js'
+import { launchWebKit } from '../helpers/webkit.js'
+
+declare global {
+  var picker: typeof import('uponce/file-picker')
+}
+
+const engines = [
+  { name: 'Firefox', program: programs.firefox, launch: launchFirefox },
+  { name: 'WebKit', program: programs.webKit, launch: launchWebKit as () => Promise<Engine> },
+]
+
+/** The built picker, in a page: it imports nothing. */
+const load = async (page: EnginePage): Promise<void> => {
+  const source = await readFile(new URL('../../dist/adapters/file-picker.js', import.meta.url), 'utf8')
+  const module = `new Blob([${JSON.stringify(source)}], { type: 'text/javascript' })`
+  await page.evaluate(`import(URL.createObjectURL(${module})).then((picker) => void Object.assign(globalThis, { picker }))`)
+}
+
+for (const { name, program, launch } of engines)
+  describeWith(program, `the file picker in ${name}`, () => {
+    let stage: Stage
+    beforeAll(async () => {
+      stage = await setStage(launch)
+    })
+    afterAll(() => stage?.stop())
+
+    test('takes an input, a drop and a paste, empties the input, and both files of it survive lost answers and a reload', async () => {
+      const account = stage.newAccount()
+      // An engine may send a request again by itself; all are lost until the page has noticed.
+      await account.order({ fault: 'lose-answer', times: 1_000 })
+      const page = await stage.open(account)
+      await load(page)
+      const value = await run(page, () => {
+        const dataOf = (...names: string[]): DataTransfer => {
+          const data = new DataTransfer()
+          for (const name of names) data.items.add(new File([name], name, { type: 'text/plain' }))
+          return data
+        }
+        document.body.innerHTML = '<input type="file" multiple accept=".txt"><div></div>'
+        const input = document.querySelector('input') as HTMLInputElement
+        const zone = document.querySelector('div') as HTMLElement
+        const refused: string[] = []
+        const onRefused = (file: { name: string }, reason: string): void => void refused.push(`${file.name} ${reason}`)
+        picker.attach(queue, input, { onRefused })
+        picker.attach(queue, zone, { accept: 'text/*', onRefused })
+        Object.assign(globalThis, { refused })
+        input.files = dataOf('one.txt', 'two.txt', 'three.exe').files
+        input.dispatchEvent(new Event('change', { bubbles: true }))
+        const drop = new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: dataOf('dropped.txt') })
+        zone.dispatchEvent(drop)
+        // Firefox leaves aside what the event is made with, and lets it be filled.
+        const paste = new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: new DataTransfer() })
+        paste.clipboardData?.items.add(new File(['pasted'], 'pasted.txt', { type: 'text/plain' }))
+        zone.dispatchEvent(paste)
+        return `${input.value}${input.files?.length} ${drop.defaultPrevented}`
+      })
+      expect(value).toBe('0 true')
+      await eventually(() => page.list().then((uploads) => uploads.filter(({ reason }) => reason === 'network').length)).toBeGreaterThan(0)
+      expect(await page.evaluate('refused')).toEqual(['three.exe type-not-accepted'])
+      await page.restart()
+      await account.endFaults()
+      const names = ['dropped.txt', 'one.txt', 'pasted.txt', 'two.txt']
+      await eventually(() => page.statuses()).toEqual(names.map(() => 'succeeded'))
+      const { media, objects } = await account.state()
+      expect(media.map(({ fileName }) => fileName).sort()).toEqual(names)
+      expect(objects).toBe(4)
+    })
+
+    test('asks by an input where there is no picker, and resolves with nothing when it is cancelled', async () => {
+      const page = await stage.newPage(stage.newAccount())
+      await load(page)
+      const found = await run(page, async () => {
+        // No user is here to click: the engine must not ask for one.
+        Object.defineProperty(navigator, 'userActivation', { value: undefined })
+        HTMLInputElement.prototype.click = function () {
+          this.dispatchEvent(new Event('cancel'))
+        }
+        return `${(await picker.pickFiles()).length} ${document.querySelectorAll('input').length} ${'showOpenFilePicker' in globalThis}`
+      })
+      expect(found).toBe('0 0 false')
+    })
+  })
