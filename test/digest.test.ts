@@ -417,7 +417,7 @@ describe('the worker itself', () => {
       type: 'digest',
       sha256: nodeDigest(bytesOf(3 * wholeLimit + 7)),
     })
-    expect(said).toHaveLength(2)
+    expect(said.filter(({ type }) => type !== 'progress')).toHaveLength(2)
   })
 
   test('says how far it is, ten times a second', async () => {
