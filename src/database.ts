@@ -74,9 +74,6 @@ const isConnectionLost = (error: unknown): boolean => {
   return name === 'InvalidStateError' || (name === 'UnknownError' && /connection/i.test(message ?? ''))
 }
 
-/** Ends what was under way as its page was told to stop. */
-const releasedError = new DOMException('The page stops.', 'AbortError')
-
 type Write = [store: StoreName, key: string, value: unknown]
 const placeOf = (store: StoreName, key: string): string => `${store}/${key}`
 
@@ -95,6 +92,8 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
   let writing: Waiting[] = []
   let givingUp = new AbortController()
   let isDraining = false
+  /** What was under way as the page was told to stop ends with it. */
+  const released = new Error('The page stops.')
   /** Ends an open transaction, to be done again or for good. */
   const endings = new Set<(isAgain: boolean) => void>()
 
@@ -189,7 +188,7 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
       try {
         return await work(await attempt)
       } catch (error) {
-        if (error !== releasedError && (isRepeat || !isConnectionLost(error))) throw failure(error)
+        if (error !== released && (isRepeat || !isConnectionLost(error))) throw failure(error)
         drop(attempt)
       }
     }
@@ -222,7 +221,7 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
     ])
     endings.delete(end)
     if (worked.status === 'fulfilled' && done.status === 'fulfilled') return worked.value
-    if (isReleased) throw releasedError
+    if (isReleased) throw released
     // Where the browser aborts a transaction, for a full disk say, its requests know no more than that they were aborted.
     throw transaction.error ?? (worked.status === 'rejected' ? worked.reason : (done as PromiseRejectedResult).reason)
   }

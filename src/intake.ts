@@ -58,7 +58,7 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
   throwIfAborted(options.signal)
   try {
     if (size > inlineLimit) {
-      await readEnds(file)
+      await readEnd(file)
       throwIfAborted(options.signal)
       return { ...facts, sha256: null, bytes: file }
     }
@@ -78,12 +78,13 @@ const notYet = (error: unknown): null => {
   throw error
 }
 
-const readEnds = (blob: Blob): Promise<unknown> => Promise.all([blob.slice(0, 1).arrayBuffer(), blob.slice(-1).arrayBuffer()])
+/** A file that was moved, cut, or is a folder has none. */
+const readEnd = (blob: Blob): Promise<unknown> => blob.slice(-1).arrayBuffer()
 
 /** The error of bytes that could not be stored: theirs, if they can no longer be read, else the store's. */
 export async function blame(bytes: Blob | ArrayBuffer, storeError: unknown): Promise<unknown> {
   if (!('size' in bytes)) return storeError
-  return readEnds(bytes).then(() => storeError, unreadable)
+  return readEnd(bytes).then(() => storeError, unreadable)
 }
 
 export function throwIfAborted(signal: AbortSignal | undefined): void {

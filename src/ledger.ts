@@ -2,7 +2,7 @@ import { abortError, UploadError, type UploadErrorFacts } from './errors.js'
 import { createEmitter, type Emitter } from './events.js'
 import { type Action, type PendingUpload, transition } from './record.js'
 import { createSnapshot, type Snapshot, type Upload } from './snapshot.js'
-import type { Change, Store } from './store.js'
+import { type Change, type Store, type Surroundings, sizeOf } from './store.js'
 
 /** What happened, in the words in which tabs of a queue tell each other. */
 export type Message =
@@ -40,7 +40,7 @@ export interface Ledger<Result> {
   readonly on: Emitter<Result>['on']
   /**
    * Does an action to a record; resolves with the record before and after, the same where the action meant nothing; `undefined` where it is
-   * gone. `signal`: that of the run whose action it is. An action that is given again, since it failed, happens once.
+   * gone. A start brings the bytes along, and means nothing without them. `signal`: that of the run whose action it is. An action that is given again, since it failed, happens once.
    */
   act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined>
   /** Says what happened, here and in the other tabs. */
@@ -130,9 +130,10 @@ export function createLedger<Result>({ store, tabId, now, announce, onMessage, o
   async function act(id: string, action: Action, warning?: string, signal?: AbortSignal): Promise<Change | undefined> {
     let repeated: Change | undefined
     let fenced = false
+    const isStart = action.type === 'started'
     const change =
       (effective: Action) =>
-      (record: PendingUpload, runner: string | undefined): PendingUpload => {
+      (record: PendingUpload, { runner, bytes }: Surroundings): PendingUpload => {
         const earlier = uncertain.get(action)
         const isStored = earlier?.after.revision === record.revision && JSON.stringify(earlier.after) === JSON.stringify(record)
         repeated = isStored ? earlier : undefined
@@ -140,19 +141,21 @@ export function createLedger<Result>({ store, tabId, now, announce, onMessage, o
         // A run that was stopped, or that of a tab taken for dead, may still say that its file was stored, and nothing else: another may have begun.
         fenced = signal !== undefined && runner !== undefined && runner !== tabId
         if ((fenced || signal?.aborted) && action.type !== 'succeeded') return record
+        // What is not there cannot be sent.
+        if (isStart && sizeOf(bytes) !== record.size) return record
         const after = transition(record, effective)
         if (after !== record) uncertain.set(action, { before: record, after })
         return after
       }
     const stored = await store()
-      .change(id, change(action))
+      .change(id, change(action), isStart)
       .catch((error: UploadError) => {
         const uncloneable = action.type === 'succeeded' && (error.cause as Error | undefined)?.name === 'DataCloneError'
         if (!uncloneable) throw error
         // An app's own result that cannot be stored is stored as far as JSON goes.
         return store().change(id, change({ ...action, result: jsonOf(action.result) }))
       })
-    const changed = stored && (repeated ?? stored)
+    const changed = stored && { ...(repeated ?? stored), bytes: stored.bytes }
     if (fenced) onFenced()
     if (!changed) {
       // Another tab removed it, and its message did not arrive.

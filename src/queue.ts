@@ -93,6 +93,8 @@ const receiptCount = 1_000
 const leaseLength = 15_000
 /** The browser is asked no more often, ms, whether it keeps what is stored. */
 const persistInterval = 86_400_000
+/** What was read so long ago at most, ms, need not be read again as this tab's turn comes: what happened since has been told. */
+const freshness = 2_000
 /** A database that was too slow to open is looked for again so often, ms. */
 const returnInterval = 15_000
 /** One transaction of `enqueueAll` takes so many files. */
@@ -164,6 +166,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   let keeping = false
   let saving = 0
   let started = false
+  let lastRead = Number.NEGATIVE_INFINITY
   let away = false
   /** Whether the store is being read anew, and whether something was missed since that began. */
   let rereading = false
@@ -307,14 +310,14 @@ export function createUploadQueue<Result = UploadReceipt>(
     await Promise.resolve()
     while (stale && store.durable && !closing.signal.aborted) {
       stale = false
-      await patiently(ledger.read).then(look, () => {})
+      await patiently(read).then(look, () => {})
     }
     rereading = false
   }
 
   /** The browser has closed the database: perhaps its user has cleared the storage. Each tab notices by itself. */
   async function missLost(): Promise<void> {
-    const lost = await patiently(ledger.read).catch(() => 0)
+    const lost = await patiently(read).catch(() => 0)
     if (lost > 0) ledger.hear({ type: 'warning', message: `The browser has removed ${lost} uploads with its storage.` })
   }
 
@@ -358,12 +361,12 @@ export function createUploadQueue<Result = UploadReceipt>(
   async function open(): Promise<void> {
     await findOwner()
     try {
-      await ledger.read()
+      await read()
     } catch (error) {
       if (settings.persist !== 'preferred' || (error as UploadError).code === 'storage-blocked') throw error
       const disk = store
       store = memoryStore()
-      await ledger.read()
+      await read()
       // With a cause it failed; without one it was only slow.
       if ((error as UploadError).cause === undefined) void returnTo(disk)
       ledger.tell({
@@ -411,13 +414,21 @@ export function createUploadQueue<Result = UploadReceipt>(
   async function takeOver(): Promise<void> {
     // What a tab that was taken for dead still wants to change is void from here on. A lease has done so already.
     if (locks && store.durable) await store.setting('runner', turn)
-    await ledger.read()
+    if (isRunner) runner.start()
+    // What this page knows may be old by now; a start that no longer fits what is stored means nothing.
+    if (!tabs.heard || lastRead + freshness < now() || lastRead > now()) await read()
     await store.sweep()
     const receipts = [...snapshot.all()].filter(({ status }) => status === 'succeeded').sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
     const old = receipts.filter(({ endedAt }, place) => place >= receiptCount || (endedAt ?? 0) + receiptAge <= now())
     if (old.length > 0) await purge(old.map(({ id }) => id))
-    if (isRunner) runner.start()
     look()
+  }
+
+  async function read(): Promise<number> {
+    const at = now()
+    const lost = await ledger.read()
+    lastRead = at
+    return lost
   }
 
   async function purge(ids: string[]): Promise<void> {

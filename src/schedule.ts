@@ -106,8 +106,10 @@ export function createLine(): Line {
       const waiting: PendingUpload[] = []
       let place = 0
       for (; slots > 0 && place < due.length; place++) {
-        const record = find((due[place] as PendingUpload).id)
-        if (!mayRun(record) || !isDue(record)) continue
+        const known = due[place] as PendingUpload
+        const record = find(known.id)
+        // Another one of its id has a place of its own.
+        if (!mayRun(record) || record.order !== known.order || record.priority !== known.priority || !isDue(record)) continue
         // Hashing needs no network.
         const origin = record.status === 'preparing' ? undefined : originOf(record)
         const count = origin === undefined ? 0 : (under.get(origin) ?? 0)

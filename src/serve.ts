@@ -5,6 +5,7 @@ import type { UploadReceipt } from './proof.js'
 import { createUploadQueue, type QueuePorts, type UploadQueue } from './queue.js'
 import { runsByItself } from './record.js'
 import type { Upload } from './snapshot.js'
+import { within } from './within.js'
 
 /** Chromium ends a `sync` event after 3 minutes, other events after 5. This, ms, leaves it time to stop an upload properly. */
 const runLimit = 150_000
@@ -114,16 +115,4 @@ function rest<Result>(queue: UploadQueue<Result>): Promise<void> {
     const unsubscribe = queue.subscribe(check)
     check()
   })
-}
-
-async function within(ms: number, work: Promise<void>): Promise<void> {
-  let timer: ReturnType<typeof setTimeout> | undefined
-  const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new Error('The time that a browser gives to one event is over.')), ms)
-  })
-  try {
-    await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-  }
 }

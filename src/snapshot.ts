@@ -1,6 +1,6 @@
 import { type PendingUpload, runsByItself } from './record.js'
 
-/** Bytes of the current attempt that have left. */
+/** Bytes of the current attempt that have left, or, of an upload that is being prepared, were hashed. */
 export interface Progress {
   readonly loaded: number
   readonly total: number
@@ -32,9 +32,12 @@ export interface Snapshot<Result> {
   /** How many of the current owner's uploads get further by themselves. */
   running(): number
   setOwner(owner: string | null): void
-  /** Called soon after a change, and once for all changes of a frame. */
+  /** Called soon after a change, and on a page once for all changes of a frame. */
   subscribe(listener: () => void): () => void
 }
+
+/** Bytes are hashed, or leave. */
+const isAtWork = ({ status }: PendingUpload): boolean => status === 'preparing' || status === 'uploading'
 
 /** Listeners are called no more often, ms: a screen that shows 60 frames a second shows nothing in between. */
 const frame = 16
@@ -67,8 +70,9 @@ export function createSnapshot<Result>(): Snapshot<Result> {
       for (const listener of [...listeners]) queueMicrotask(listener)
     }
     const wait = notifiedAt + frame - performance.now()
-    if (wait <= 0) queueMicrotask(notify)
-    else setTimeout(notify, wait)
+    // A worker has no screen.
+    if (wait > 0 && typeof requestAnimationFrame === 'function') setTimeout(notify, wait)
+    else queueMicrotask(notify)
   }
   const count = (upload: Upload<Result> | undefined, by: number): void => {
     if (upload?.owner === owner && runsByItself(upload)) running += by
@@ -98,7 +102,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
       if (known.revision === record.revision && known.durable === durable) return known
     }
     changed()
-    const progress = record.status === 'uploading' ? (known?.progress ?? null) : null
+    const progress = record.status === known?.status && isAtWork(record) ? known.progress : null
     return set(Object.freeze({ ...record, metadata: Object.freeze({ ...record.metadata }), progress, durable }) as Upload<Result>)
   }
   const visible = (upload: Upload<Result> | undefined): Upload<Result> | undefined => (upload?.owner === owner ? upload : undefined)
@@ -118,7 +122,7 @@ export function createSnapshot<Result>(): Snapshot<Result> {
     put: accept,
     progress(id, progress) {
       const upload = uploads.get(id)
-      if (upload?.status !== 'uploading') return undefined
+      if (!upload || !isAtWork(upload)) return undefined
       changed()
       return set(Object.freeze({ ...upload, progress: progress && Object.freeze(progress) }))
     },

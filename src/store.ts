@@ -12,7 +12,17 @@ export interface Entry {
 export interface Change {
   before: PendingUpload
   after: PendingUpload
+  /** Where they were asked for, and are there. */
+  bytes?: Entry['bytes'] | undefined
 }
+
+/** What a change may depend on beside its record: the tab that is the runner, and the bytes where they were asked for. */
+export interface Surroundings {
+  runner: string | undefined
+  bytes: Entry['bytes'] | undefined
+}
+
+export const sizeOf = (bytes: Entry['bytes'] | undefined): number | undefined => bytes && ('size' in bytes ? bytes.size : bytes.byteLength)
 
 /** A row that is no record of this version: damaged, or written by a newer one. It is left alone. */
 export interface UnreadableRow {
@@ -54,9 +64,13 @@ export interface Store {
   add(entries: readonly Entry[]): Promise<PendingUpload[]>
   /**
    * Reads, changes and writes one record; the bytes of one that succeeded are removed with it. Resolves `undefined` where it is gone.
-   * `change` also hears which tab is the runner, and is called again where the connection was lost and it is not known whether it was stored.
+   * `change` is called again where the connection was lost and it is not known whether it was stored. `withBytes`: they are read, too.
    */
-  change(id: string, change: (record: PendingUpload, runner: string | undefined) => PendingUpload): Promise<Change | undefined>
+  change(
+    id: string,
+    change: (record: PendingUpload, surroundings: Surroundings) => PendingUpload,
+    withBytes?: boolean,
+  ): Promise<Change | undefined>
   /** The stored bytes, `undefined` where there are none. */
   bytes(id: string): Promise<Entry['bytes'] | undefined>
   /** Removes the records that `which` chooses, and their bytes; resolves with their ids. Without `which` rows that are no records go too. */
@@ -102,7 +116,7 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
       reads: entries.map(({ record }) => ['uploads', record.id]),
       isStrict: true,
       isAlone: hasBlobs && !takesBlobs,
-      size: entries.reduce((sum, { bytes }) => sum + (isBlob(bytes) ? bytes.size : bytes.byteLength), 0),
+      size: entries.reduce((sum, { bytes }) => sum + (sizeOf(bytes) as number), 0),
       apply: (rows) =>
         entries.map(({ record, bytes }) => {
           const kept = keptOf(rows.get('uploads', record.id))
@@ -151,21 +165,20 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
       })
       return add(buffered)
     },
-    change: (id, change) =>
+    change: (id, change, withBytes = false) =>
       database.write({
-        reads: [
-          ['uploads', id],
-          ['settings', 'runner'],
-        ],
+        reads: [['uploads', id], ['settings', 'runner'], ...(withBytes ? [['bytes', id] as ['bytes', string]] : [])],
         apply(rows) {
           const before = recordOf(rows.get('uploads', id))
           if (!before) return undefined
-          const after = change(before, (rows.get('settings', 'runner') as Settings['runner'] | undefined)?.id)
+          const runner = (rows.get('settings', 'runner') as Settings['runner'] | undefined)?.id
+          const bytes = rows.get('bytes', id) as Entry['bytes'] | undefined
+          const after = change(before, { runner, bytes })
           if (after !== before) {
             rows.put('uploads', id, after)
             if (after.status === 'succeeded') rows.delete('bytes', id)
           }
-          return { before, after }
+          return { before, after, ...(withBytes && { bytes }) }
         },
       }),
     bytes: (id) => database.read(['bytes'], (transaction) => transaction.objectStore('bytes').get(id)),
@@ -232,13 +245,13 @@ export function memoryStore(): Store {
         return entry.record
       })
     },
-    async change(id, change) {
+    async change(id, change, withBytes) {
       const entry = rows.get(id)
       if (!entry) return undefined
-      const before = entry.record
-      const after = change(before, (settings.get('runner') as Settings['runner'] | undefined)?.id)
-      rows.set(id, { record: after, bytes: after.status === 'succeeded' ? undefined : entry.bytes })
-      return { before, after }
+      const { record: before, bytes } = entry
+      const after = change(before, { runner: (settings.get('runner') as Settings['runner'] | undefined)?.id, bytes })
+      rows.set(id, { record: after, bytes: after.status === 'succeeded' ? undefined : bytes })
+      return { before, after, ...(withBytes && { bytes }) }
     },
     async bytes(id) {
       return rows.get(id)?.bytes

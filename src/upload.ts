@@ -6,10 +6,11 @@ import { isAskedFirst, learnOutcomeUrl, readOutcome, readRetention } from './out
 import { type Proven, parseProblem, prove, type ResponseProof } from './proof.js'
 import type { Action, PendingUpload } from './record.js'
 import type { Upload } from './snapshot.js'
-import type { Announced, Change } from './store.js'
+import { type Announced, type Change, sizeOf } from './store.js'
 import type { Transport, TransportAnswer, TransportRequest } from './transport.js'
 import { fullJitter, type History, judge, type Outcome, parseRetryAfter, type RetryPolicy } from './verdict.js'
 import { buildRequest, type WireOptions } from './wire.js'
+import { within } from './within.js'
 
 /** How uploads are sent; `UploadQueueOptions` documents each member. */
 export interface SendOptions<Result> extends WireOptions {
@@ -117,15 +118,17 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
   if (!record) return
 
   try {
-    const bytes = await storedBytes(context, record)
     if (record.sha256 === null) {
+      const bytes = present(await context.bytes(), record)
       const onProgress = (loaded: number): void => context.progress(loaded, record.size)
       await act({ type: 'hashed', sha256: await hash(bytes, signal, onProgress) })
       throw new Again()
     }
     const start = await act({ type: 'started' })
+    if (!start) return
+    const bytes = present(start.bytes, record)
     // Paused or gone meanwhile, or under way elsewhere: whoever turned it from pending to uploading sends it, and nobody else.
-    if (!start || start.before === start.after) return
+    if (start.before === start.after) return
     const started = start.after
 
     const renewals = context.renewals()
@@ -180,8 +183,8 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
       thrown instanceof UploadError
         ? thrown
         : new UploadError('invalid-request', 'Sending failed for an unknown reason.', { cause: thrown })
-    if (error.code === 'network') {
-      // The code that hashes did not load: the page is offline, or a deploy replaced its files. Nothing was sent.
+    if (error.code === 'network' || error.code === 'timeout') {
+      // The code that hashes did not load, since the page is offline or a deploy replaced its files, or the bytes could not be read in time.
       const delay = fullJitter(history.attempts++, context.options.retry, context.random)
       await act({ type: 'deferred', notBefore: now() + delay, counted: false, error: error.toJSON(), at: now() })
       throw new Again()
@@ -194,9 +197,8 @@ const bytesLost = (cause?: unknown): UploadError =>
   new UploadError('bytes-lost', 'The browser no longer has the bytes that were stored for this upload.', { cause })
 
 /** The bytes as they were enqueued: that there are any, and as many, is seen before anything is sent. */
-async function storedBytes<Result>(context: UploadContext<Result>, record: PendingUpload): Promise<Bytes> {
-  const bytes = await context.bytes()
-  if (!bytes || ('size' in bytes ? bytes.size : bytes.byteLength) !== record.size) throw bytesLost()
+function present(bytes: Bytes | undefined, record: PendingUpload): Bytes {
+  if (!bytes || sizeOf(bytes) !== record.size) throw bytesLost()
   return bytes
 }
 
@@ -410,18 +412,6 @@ async function ownHeaders<Result>(
     throw since === null
       ? new UploadError('invalid-request', 'The function that makes the headers failed.', { cause })
       : new UploadError('unauthorized', 'The sign-in could not be renewed.', { cause })
-  }
-}
-
-async function within<T>(ms: number, promise: Promise<T>): Promise<T> {
-  let timer: ReturnType<typeof setTimeout> | undefined
-  const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new DOMException('It took too long.', 'TimeoutError')), ms)
-  })
-  try {
-    return await Promise.race([promise, late])
-  } finally {
-    clearTimeout(timer)
   }
 }
 

@@ -147,13 +147,13 @@ describe('a run that was stopped', () => {
     const queue = openQueue(
       {},
       storeWith((store) => ({
-        async bytes(id) {
-          const bytes = await store.bytes(id)
-          if (first) {
+        async change(id, change, withBytes) {
+          // The start.
+          if (withBytes && first) {
             first = false
             await reading.opened
           }
-          return bytes
+          return store.change(id, change, withBytes)
         },
       })),
     )
@@ -212,7 +212,7 @@ describe('storage that fails for a while', () => {
     openQueue(
       {},
       storeWith((store) => ({
-        change: (id, change) => (failures-- > 0 ? Promise.reject(noStorage()) : store.change(id, change)),
+        change: (...args) => (failures-- > 0 ? Promise.reject(noStorage()) : store.change(...args)),
       })),
     )
     await runUntil(transport.nextRequest(), 60_000)
@@ -477,9 +477,10 @@ test('a record that is no longer as this tab believes is looked at anew, not aga
     storeWith((store) => {
       inner = store
       return {
-        bytes(id) {
-          asked += 1
-          return store.bytes(id)
+        change(id, change, withBytes) {
+          // A start.
+          if (withBytes) asked += 1
+          return store.change(id, change, withBytes)
         },
       }
     }),

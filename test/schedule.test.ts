@@ -309,6 +309,20 @@ test('a line that is told of each change chooses what one would that looks at al
   )
 })
 
+test('a new upload under the id of one that was cancelled waits for its own turn, and has one', () => {
+  const line = createLine()
+  const situationOf = (records: PendingUpload[], holding: string[]): Situation =>
+    whole(situation(records, { concurrency: 1, holding: new Map(holding.map((id) => [id, origin])) }))
+  const [first, second, third] = five as [PendingUpload, PendingUpload, PendingUpload]
+  expect(line.choose(situationOf([first, second, third], [])).start).toEqual(['u1'])
+  const again = upload('u2', { order: 9 })
+  line.enter('u2')
+  line.enter('u1')
+  expect(line.choose(situationOf([third, again], [])).start).toEqual(['u3'])
+  expect(line.choose(situationOf([again], [])).start).toEqual(['u2'])
+  expect(line.choose(situationOf([again], [])).start).toEqual([])
+})
+
 test('most of ten thousand are not looked at for the next choice', () => {
   const many = Array.from({ length: 10_000 }, (_, index) => upload(`u${index}`))
   const records = new Map(many.map((record) => [record.id, record]))

@@ -21,6 +21,8 @@ beforeEach(() => {
   fakeClock()
   transport = createTransportDouble()
   channels = 0
+  // A worker has no screen.
+  vi.stubGlobal('requestAnimationFrame', undefined)
   vi.stubGlobal(
     'fetch',
     vi.fn(() => Promise.resolve(new Response())),
@@ -213,7 +215,7 @@ describe('a sync event', () => {
     const start = Date.now()
     const event = sync()
     const silent = await transport.nextRequest()
-    await expect(runUntil(event)).rejects.toThrow('The time that a browser gives to one event is over.')
+    await expect(runUntil(event)).rejects.toMatchObject({ name: 'TimeoutError' })
     expect(Date.now() - start).toBe(150_000)
     expect(silent.signal.aborted).toBe(true)
     expect(await listStatuses()).toEqual(['pending'])
@@ -285,8 +287,8 @@ test('an event that had to wait for another ends no later for that', async () =>
   await transport.nextRequest()
   await advance(100_000)
   const second = sync()
-  await expect(runUntil(first)).rejects.toThrow('The time that')
-  await expect(runUntil(second)).rejects.toThrow('The time that')
+  await expect(runUntil(first)).rejects.toMatchObject({ name: 'TimeoutError' })
+  await expect(runUntil(second)).rejects.toMatchObject({ name: 'TimeoutError' })
   expect(Date.now() - start).toBe(250_000)
 })
 

@@ -201,6 +201,33 @@ test('subscribers are told once of a batch, after it', async () => {
   expect(seen).toHaveLength(2)
 })
 
+test('on a page subscribers are told once a frame, of what came first at once; in a worker, which has no screen, of each batch', async () => {
+  const turn = (): Promise<void> => new Promise((resolve) => queueMicrotask(() => queueMicrotask(() => queueMicrotask(resolve))))
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
+  const told = vi.fn()
+  snapshot.subscribe(told)
+  snapshot.put(record('a', 1))
+  await turn()
+  expect(told).toHaveBeenCalledTimes(1)
+  for (let order = 2; order < 9; order++) {
+    snapshot.put(record(`u${order}`, order))
+    await turn()
+    vi.advanceTimersByTime(2)
+  }
+  expect(told).toHaveBeenCalledTimes(1)
+  vi.advanceTimersByTime(2)
+  await turn()
+  expect(told).toHaveBeenCalledTimes(2)
+  vi.stubGlobal('requestAnimationFrame', undefined)
+  for (let order = 10; order < 13; order++) {
+    snapshot.put(record(`u${order}`, order))
+    await turn()
+  }
+  expect(told).toHaveBeenCalledTimes(5)
+  vi.unstubAllGlobals()
+  vi.useRealTimers()
+})
+
 test.each<[string, () => void]>([
   ['put', () => snapshot.put(record('x', 9))],
   ['progress', () => snapshot.progress('a', { loaded: 1, total: 2 })],

@@ -2,7 +2,7 @@ import { forceCloseDatabase, IDBFactory } from 'fake-indexeddb'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { isUploadError } from '../src/errors.js'
 import { newRecord, type PendingUpload, transition } from '../src/record.js'
-import { type Entry, indexedDbStore, memoryStore, type Store } from '../src/store.js'
+import { type Entry, indexedDbStore, memoryStore, type Store, type Surroundings } from '../src/store.js'
 import { advance, fakeClock, flush, until } from './helpers/fake-clock.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
@@ -166,7 +166,7 @@ describe.each<[string, boolean, () => Store]>([
   test('a change hears which tab is the runner', async () => {
     await store.add([entry('u1')])
     const heard: unknown[] = []
-    const listen = (record: PendingUpload, runner: string | undefined): PendingUpload => {
+    const listen = (record: PendingUpload, { runner }: Surroundings): PendingUpload => {
       heard.push(runner)
       return record
     }
@@ -174,6 +174,19 @@ describe.each<[string, boolean, () => Store]>([
     await store.setting('runner', () => ({ id: 'a tab', until: 9 }))
     await store.change('u1', listen)
     expect(heard).toEqual([undefined, 'a tab'])
+  })
+
+  test('a change that asks for the bytes is given them, before and after', async () => {
+    await store.add([entry('u1')])
+    let heard: Entry['bytes'] | undefined
+    const listen = (record: PendingUpload, { bytes }: Surroundings): PendingUpload => {
+      heard = bytes
+      return start(record)
+    }
+    const changed = await store.change('u1', listen, true)
+    expect([await read(heard), await read(changed?.bytes)]).toEqual([everyByte, everyByte])
+    expect(await store.change('u1', succeed)).not.toHaveProperty('bytes')
+    expect((await store.change('u1', (record) => record, true))?.bytes).toBeUndefined()
   })
 
   test('settings are kept, and changed by what they were', async () => {

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { UploadError } from '../src/errors.js'
 import { newRecord, type PendingUpload } from '../src/record.js'
 import { buildRequest, cleanName, newKey, type WireOptions } from '../src/wire.js'
@@ -135,12 +135,27 @@ test.each<[string, unknown]>([
   }
 })
 
-test('a raw body is the bytes, in a Blob made for this request', async () => {
+test.each<[string | undefined, string, boolean]>([
+  ['Apple Computer, Inc.', 'made for this request', false],
+  [undefined, 'made for this request', false],
+  ['Google Inc.', 'as it was stored', true],
+  ['', 'as it was stored', true],
+])('a raw body is the bytes; in an engine of %j in a Blob %s', async (vendor, _how, isStored) => {
+  vi.stubGlobal('navigator', { vendor })
   const stored = bytes()
   const { body } = buildRequest(record(), stored, undefined, raw)
   expect(body).toBeInstanceOf(Blob)
-  expect(body).not.toBe(stored)
+  expect(body === stored).toBe(isStored)
   expect(new Uint8Array(await (body as Blob).arrayBuffer())).toEqual(everyByte)
+  vi.unstubAllGlobals()
+})
+
+test('a buffer goes along as it is, and as a Blob for transports that know no other', async () => {
+  const buffer = everyByte.slice().buffer
+  const request = buildRequest(record(), buffer, undefined, raw)
+  expect(request.buffer).toBe(buffer)
+  expect(new Uint8Array(await (request.body as Blob).arrayBuffer())).toEqual(everyByte)
+  expect(buildRequest(record(), bytes(), undefined, raw)).not.toHaveProperty('buffer')
 })
 
 test('a form has the metadata, then the file under its field with name, type and bytes; the browser sets the type of the whole', async () => {
