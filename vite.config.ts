@@ -32,7 +32,7 @@ const library = libraryOf(
       ['file-picker', 'react', 'uppy', 'filepond'].map((name) => [`adapters/${name}`, here(`src/adapters/${name}.ts`)]),
     ),
   },
-  [/^(idb|p-retry|zod|@noble\/hashes|react|@uppy\/core)(\/|$)/],
+  [/^(idb|p-retry|@noble\/hashes|react|@uppy\/core)(\/|$)/],
   true,
 )
 

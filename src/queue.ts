@@ -97,8 +97,8 @@ const persistInterval = 86_400_000
 const freshness = 2_000
 /** A database that was too slow to open is looked for again so often, ms. */
 const returnInterval = 15_000
-/** One transaction of `enqueueAll` takes so many files. */
-const batchSize = 64
+/** One transaction of `enqueueAll` takes so many files: more would be a task in which a page of a slow device does not answer. */
+const batchSize = 32
 
 /** RFC 9562 version 4, also where an insecure origin has no `randomUUID`. */
 const uuid = (): string => {
@@ -510,12 +510,17 @@ export function createUploadQueue<Result = UploadReceipt>(
     { bytes, ...facts }: Intake,
     account: string,
     order: number,
-    { id = newId(), metadata = {}, priority = 0 }: EnqueueOptions,
+    { id: given, metadata = {}, priority = 0 }: EnqueueOptions,
   ): Entry {
     const createdAt = now()
+    const id = given ?? newId()
     const identity = { id, idempotencyKey: newKey(settings.keyFormat, newId), owner: account, order }
     const times = { createdAt, expiresAt: createdAt + settings.maxAge }
-    return { record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }), bytes }
+    return {
+      record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }),
+      bytes,
+      isNew: given === undefined,
+    }
   }
 
   /** Whether it was this file that was stored, and not an earlier one of its id. */

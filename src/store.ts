@@ -6,6 +6,8 @@ import { type PendingUpload, parseRow } from './record.js'
 export interface Entry {
   record: PendingUpload
   bytes: Blob | ArrayBuffer
+  /** Whether its id was made for it, so that no other can have it. */
+  isNew?: boolean
 }
 
 /** A record before and after; the same one where nothing was to be changed. */
@@ -113,7 +115,7 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
   const add = async (entries: readonly Entry[]): Promise<PendingUpload[]> => {
     const hasBlobs = entries.some(({ bytes }) => isBlob(bytes))
     const added = await database.write({
-      reads: entries.map(({ record }) => ['uploads', record.id]),
+      reads: entries.filter(({ isNew }) => !isNew).map(({ record }) => ['uploads', record.id]),
       isStrict: true,
       isAlone: hasBlobs && !takesBlobs,
       size: entries.reduce((sum, { bytes }) => sum + (sizeOf(bytes) as number), 0),

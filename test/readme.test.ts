@@ -14,7 +14,7 @@ const namesIn = (path: string, part: RegExp, pattern: RegExp): string[] => {
 
 test.each([
   ['error code', namesIn('src/errors.ts', /type UploadErrorCode =[^/]+/, /'([a-z-]+)'/g)],
-  ['status', namesIn('src/record.ts', /type UploadStatus =.+/, /'([a-z]+)'/g)],
+  ['status', namesIn('src/record.ts', /const statuses =.+/, /'([a-z]+)'/g)],
   ['event', namesIn('src/events.ts', /interface UploadQueueEvents[^}]+\{[\s\S]+?\n\}/, /^ {2}([a-z]+):/gm)],
   ['option', namesIn('src/options.ts', /interface UploadQueueOptions[\s\S]+?\n\}/, /^ {2}([a-zA-Z]+)\??:/gm)],
   ['option of enqueue', namesIn('src/intake.ts', /interface EnqueueOptions[\s\S]+?\n\}/, /^ {2}([a-zA-Z]+)\?:/gm)],
