@@ -110,7 +110,7 @@ const keptOf = (row: unknown): PendingUpload | undefined => {
 export function indexedDbStore(databaseName: string, onClosed = (): void => {}): Store {
   const database = createDatabase(databaseName, onClosed)
   /** Whether Blobs can be stored: WebKit's private mode refuses them, and takes what is written with them along. */
-  let takesBlobs: boolean | undefined
+  let takesBlobs = false
 
   const add = async (entries: readonly Entry[]): Promise<PendingUpload[]> => {
     const hasBlobs = entries.some(({ bytes }) => isBlob(bytes))
@@ -128,7 +128,7 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
           return record
         }),
     })
-    takesBlobs ||= hasBlobs
+    if (hasBlobs) takesBlobs = true
     return added
   }
 
@@ -149,13 +149,11 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
       return { records: records.sort((a, b) => a.order - b.order), unreadable }
     },
     async add(entries) {
-      if (takesBlobs !== false) {
-        try {
-          return await add(entries)
-        } catch (error) {
-          const { name } = ((error as UploadError).cause ?? {}) as { name?: unknown }
-          if (name !== 'UnknownError' && name !== 'DataCloneError') throw error
-        }
+      try {
+        return await add(entries)
+      } catch (error) {
+        const { name } = ((error as UploadError).cause ?? {}) as { name?: unknown }
+        if (name !== 'UnknownError' && name !== 'DataCloneError') throw error
       }
       // Buffers can be stored everywhere.
       const buffer = async ({ record, bytes }: Entry): Promise<Entry> => ({

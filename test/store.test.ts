@@ -451,6 +451,14 @@ describe('writes that indexedDbStore cannot make', () => {
     expect((await rawRows('bytes')).slice(1).every((bytes) => bytes instanceof ArrayBuffer)).toBe(true)
   })
 
+  test('a Blob is stored as it is, whatever was stored before', async () => {
+    await store.add([entry('u2', {}, everyByte.slice().buffer)])
+    const blob = new Blob([everyByte])
+    vi.spyOn(blob, 'arrayBuffer').mockRejectedValue(new Error('A large file has no place in memory.'))
+    await store.add([entry('u3', {}, blob)])
+    expect((await rawRows('bytes')).at(-1)).toBeInstanceOf(Blob)
+  })
+
   test('a Blob that is refused and cannot be read rejects, with nothing stored', async () => {
     const gone = new DOMException('gone', 'NotReadableError')
     const blob = Object.assign(new Blob(['x']), { arrayBuffer: () => Promise.reject(gone) })
