@@ -271,12 +271,13 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
         // Blobs first: WebKit, when it refuses one, never answers what was asked before, and the transaction never ends.
         const isBlob = ([store, , value]: Write): boolean => store === 'bytes' && value instanceof Blob
         const writes = [...changes.values()]
-        for (const [name, key, value] of [...writes.filter(isBlob), ...writes.filter((write) => !isBlob(write))]) {
+        // An async function, so that what cannot be cloned rejects, and no other write is left without a listener.
+        const write = async ([name, key, value]: Write): Promise<void> => {
           const store = transaction.objectStore(name)
-          const request = value === undefined ? store.delete(key) : store.put(value as Blob, key)
-          // The transaction says what comes of it.
-          request.catch(() => {})
+          await (value === undefined ? store.delete(key) : store.put(value as Blob, key))
         }
+        // WebKit commits what is left of a transaction whose last request is refused after `commit()`: it waits for all of them.
+        await Promise.all([...writes.filter(isBlob), ...writes.filter((one) => !isBlob(one))].map(write))
         commit(transaction)
         return ends
       }
