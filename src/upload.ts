@@ -130,6 +130,7 @@ async function attempt<Result>(context: UploadContext<Result>, history: History 
     // Paused or gone meanwhile, or under way elsewhere: whoever turned it from pending to uploading sends it, and nobody else.
     if (start.before === start.after) return
     const started = start.after
+    if (record.reason === 'network') await checkReadable(bytes)
 
     const renewals = context.renewals()
     const sent = await send(context, started, bytes, history)
@@ -202,7 +203,10 @@ function present(bytes: Bytes | undefined, record: PendingUpload): Bytes {
   return bytes
 }
 
-/** Engines report a body that cannot be read as they report a dead network. */
+/**
+ * Engines report a body that cannot be read as they report a dead network. The next attempt looks, at bytes that were just fetched: those of a
+ * page that is about to go cannot be read either, and are not lost.
+ */
 async function checkReadable(bytes: Bytes): Promise<void> {
   if (!('size' in bytes)) return
   await bytes
@@ -271,7 +275,6 @@ async function send<Result>(
   } catch (thrown) {
     if (signal.aborted) throw signal.reason
     if (!(thrown instanceof UploadError)) throw thrown
-    if (thrown.code === 'network') await before(signal, checkReadable(bytes))
     const silent = url !== undefined && (thrown.code === 'network' || thrown.code === 'timeout')
     return {
       outcome: {

@@ -166,7 +166,10 @@ describeWith(programs.chromium, 'a service worker that serves uploads', () => {
     const page = await openPage()
     await chromium.context.setOffline(true)
     const keys = await enqueue(page, [3_000, 200_000])
-    await page.waitForFunction(() => queue.getSnapshot().every(({ reason }) => reason === 'network'))
+    await page.waitForFunction(() => {
+      const uploads = queue.getSnapshot()
+      return uploads.every(({ status }) => status === 'pending') && uploads.some(({ reason }) => reason === 'network')
+    })
     // A page that goes before the browser has noted its wish leaves the files to the next page.
     await page.waitForFunction(async () => {
       const { sync } = (await navigator.serviceWorker.ready) as unknown as { sync: { getTags(): Promise<string[]> } }
