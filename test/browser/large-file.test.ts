@@ -14,7 +14,7 @@ import { type Server, startServer } from '../helpers/server.js'
 import { makeTempFolder, type TempFolder } from '../helpers/temp-folder.js'
 
 /** Bytes of the file. `FAULTS_FULL=1`: more than a buffer, or a signed number of 32 bits, can hold. */
-const SIZE = process.env.FAULTS_FULL === '1' ? 2_500_000_000 : 256_000_000
+const SIZE = process.env.FAULTS_FULL === '1' ? 2_500_000_000 : 64_000_000
 /** MiB beside what is there before, of the browser with all its processes as it stores and hashes, and of the server. */
 const LARGEST_GROWTH = 40
 /** What the browser itself keeps of a body under way, MiB: 5 to 40 in most runs, 111 in one on a machine with much other work. */

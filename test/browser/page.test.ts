@@ -239,7 +239,7 @@ describeWith(programs.chromium, 'the demo page', () => {
   })
 
   test('a server that is killed while a file is sent: questions what became of it are one line, and count as nothing', async () => {
-    const own = await startServer({ LEASE_MS: '12000' })
+    const own = await startServer({ LEASE_MS: '25000' })
     try {
       const page = await openAsNewVisitor('/', own)
       // The first answer says where questions can be asked.
