@@ -1,4 +1,5 @@
 import { UploadError } from './errors.js'
+import { within } from './within.js'
 
 /** The part of `navigator.storage` that is used here; WebKitGTK has none of it, insecure origins neither. */
 export interface StorageQuota {
@@ -12,8 +13,7 @@ const largeFile = 10 * 1_048_576
 /** An engine that does not answer in this time, ms, is not waited for. */
 const answerLimit = 1_000
 
-const soon = <T>(promise: Promise<T>): Promise<T | undefined> =>
-  Promise.race([promise.catch(() => undefined), new Promise<undefined>((resolve) => setTimeout(resolve, answerLimit))])
+const soon = <T>(promise: Promise<T>): Promise<T | undefined> => within(answerLimit, promise).catch(() => undefined)
 
 /** Throws `quota-exceeded` where the browser says that a large file has no room, rather than after most of it was written. */
 export async function checkRoom(storage: StorageQuota | undefined, size: number): Promise<void> {

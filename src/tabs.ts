@@ -68,7 +68,7 @@ export function createTabs<Message>(options: TabsOptions<Message>): Tabs<Message
   let byLocks = false
   let unanswered = 0
   let sent = 0
-  /** What was said in this very moment: it travels together, since a message costs what a hundred cost. */
+  /** What was said in this very moment travels together. */
   let outgoing: Message[] = []
   /** How many envelopes of each tab were heard. */
   const heard = new Map<string, number>()

@@ -358,19 +358,7 @@ async function isSignedIn<Result>(context: UploadContext<Result>, record: Pendin
 }
 
 /** What an app's function promises; rejects with the signal's reason should that come first. */
-async function before<T>(signal: AbortSignal, promise: T | Promise<T>): Promise<T> {
-  let onAbort: (() => void) | undefined
-  const aborted = new Promise<never>((_resolve, reject) => {
-    onAbort = () => reject(signal.reason)
-    signal.addEventListener('abort', onAbort)
-    if (signal.aborted) onAbort()
-  })
-  try {
-    return await Promise.race([promise, aborted])
-  } finally {
-    if (onAbort) signal.removeEventListener('abort', onAbort)
-  }
-}
+const before = <T>(signal: AbortSignal, promise: T | Promise<T>): Promise<T> => within(undefined, promise, signal)
 
 async function findEndpoint<Result>({ options, upload }: UploadContext<Result>, signal: AbortSignal): Promise<string> {
   const { endpoint } = options

@@ -1,9 +1,9 @@
-/** What a promise comes to; rejects with a `TimeoutError` where that takes longer than `ms`, and with the signal's reason at its abort. */
-export async function within<T>(ms: number, promise: Promise<T>, signal?: AbortSignal): Promise<T> {
+/** What a promise comes to; rejects with a `TimeoutError` where that takes longer than `ms`, if given, and with the signal's reason at its abort. */
+export async function within<T>(ms: number | undefined, promise: T | Promise<T>, signal?: AbortSignal): Promise<T> {
   let timer: ReturnType<typeof setTimeout> | undefined
   let onAbort: (() => void) | undefined
   const end = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new DOMException('It took too long.', 'TimeoutError')), ms)
+    if (ms !== undefined) timer = setTimeout(() => reject(new DOMException('It took too long.', 'TimeoutError')), ms)
     onAbort = () => reject(signal?.reason)
     signal?.addEventListener('abort', onAbort)
     if (signal?.aborted) onAbort()

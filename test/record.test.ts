@@ -408,7 +408,7 @@ test.each([
   expect(parseRow(row)).toEqual({ damage: 'damaged' })
 })
 
-/** The stored shape, in the words of a schema library: the checks of the core say the same in a fifteenth of the bytes. */
+/** The stored shape, in the words of a schema library: the checks of the core say the same in fewer bytes. */
 const schema = z.looseObject({
   v: z.literal(1),
   id: z.string(),

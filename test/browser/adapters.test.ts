@@ -60,6 +60,16 @@ describeWith(programs.chromium, 'with the frameworks that people use', () => {
     return page
   }
 
+  /** Sends requests to where nothing takes them, until `mend()` is called in the page. */
+  const refuse = (page: Page): Promise<void> =>
+    page.evaluate(() => {
+      const { open } = XMLHttpRequest.prototype
+      XMLHttpRequest.prototype.open = function (this: XMLHttpRequest, method: string) {
+        open.call(this, method, '/nowhere', true)
+      }
+      Object.assign(globalThis, { mend: () => Object.assign(XMLHttpRequest.prototype, { open }) })
+    })
+
   /** One object for each picked file, with its bytes. */
   const expectStoredOnce = async (account: Account, expected: Picture[]): Promise<void> => {
     const { media, objects } = await account.state()
@@ -261,13 +271,7 @@ describeWith(programs.chromium, 'with the frameworks that people use', () => {
     test('what is refused is shown, and tried again by its button, with the same key', async () => {
       const account = newAccount()
       const page = await open(site, account)
-      await page.evaluate(() => {
-        const { open } = XMLHttpRequest.prototype
-        XMLHttpRequest.prototype.open = function (this: XMLHttpRequest, method: string) {
-          open.call(this, method, '/nowhere', true)
-        }
-        Object.assign(globalThis, { mend: () => Object.assign(XMLHttpRequest.prototype, { open }) })
-      })
+      await refuse(page)
       await pick(page)
       await eventually(async () => (await items(page)).sort()).toEqual(['one.txt is-error', 'two.txt is-error'])
       const keys = await page.evaluate(() => queue.getSnapshot().map(({ idempotencyKey }) => idempotencyKey))
@@ -344,13 +348,7 @@ describeWith(programs.chromium, 'with the frameworks that people use', () => {
     test('what is refused is shown, and tried again, with the same key; removed, it is cancelled', async () => {
       const account = newAccount()
       const page = await open(site, account)
-      await page.evaluate(() => {
-        const { open } = XMLHttpRequest.prototype
-        XMLHttpRequest.prototype.open = function (this: XMLHttpRequest, method: string) {
-          open.call(this, method, '/nowhere', true)
-        }
-        Object.assign(globalThis, { mend: () => Object.assign(XMLHttpRequest.prototype, { open }) })
-      })
+      await refuse(page)
       await pick(page)
       await eventually(async () => (await items(page)).sort()).toEqual(['one.txt processing-error', 'two.txt processing-error'])
       const keys = await page.evaluate(() =>

@@ -1,6 +1,4 @@
-import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { build } from 'esbuild'
 import type { CDPSession, Page } from 'playwright-core'
 import type { UploadQueueOptions } from 'uponce'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
@@ -9,7 +7,7 @@ import { type Account, createAccount } from '../helpers/account.js'
 import { type Chromium, launchChromium } from '../helpers/chromium.js'
 import { describeWith } from '../helpers/describe-with.js'
 import { type Front, startFront } from '../helpers/front.js'
-import { buildTestPage, type Site } from '../helpers/page.js'
+import { buildTestPage, bundleForSite, type Site } from '../helpers/page.js'
 import { programs } from '../helpers/programs.js'
 import { type Server, startServer } from '../helpers/server.js'
 
@@ -17,7 +15,7 @@ declare global {
   var serviceWorkerEntry: { syncInBackground: typeof syncInBackground }
 }
 
-const dist = fileURLToPath(new URL('../../dist/', import.meta.url))
+const resolveDir = fileURLToPath(new URL('.', import.meta.url))
 const tagOf = ({ name }: Account): string => `uponce:${name}`
 
 /** An app's worker, which tells the test what it sends. As a module whose parts are loaded when needed: a worker must not need any later. */
@@ -46,21 +44,13 @@ const html =
 /** The test page with both sides of the entry on top. */
 const buildSite = async (): Promise<Site> => {
   const site = await buildTestPage()
-  if (!existsSync(`${dist}service-worker.js`)) throw new Error('npm run build comes first.')
   for (const [name, contents] of Object.entries({ worker, page })) {
-    const { outputFiles } = await build({
-      stdin: { contents, sourcefile: `${name}.js`, resolveDir: dist },
-      alias: { 'uponce/service-worker': `${dist}service-worker.js` },
+    const script = await bundleForSite({
+      stdin: { contents, sourcefile: `${name}.js`, resolveDir },
       entryNames: `own-${name}`,
       chunkNames: `own-${name}-[hash]`,
-      outdir: dist,
-      bundle: true,
-      splitting: true,
-      format: 'esm',
-      target: 'es2022',
-      write: false,
     })
-    for (const { path, contents } of outputFiles) site.set(path.slice(dist.length), contents)
+    for (const [path, text] of script) site.set(path, text)
   }
   return site
 }

@@ -4,7 +4,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { build } from 'esbuild'
+import { type BuildOptions, build } from 'esbuild'
 import type { Page } from 'playwright-core'
 
 declare global {
@@ -12,34 +12,53 @@ declare global {
   var uponce: typeof import('uponce')
 }
 
-const dist = fileURLToPath(new URL('../../dist/', import.meta.url))
-const html =
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const dist = `${root}dist/`
+const manifest: { exports: Record<string, { default: string } | string> } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
+const fileOf = (target: (typeof manifest.exports)[string] | undefined): string => root + (target as { default: string }).default.slice(2)
+const blank =
   '<!doctype html><meta charset="utf-8"><title>uponce test</title><input type="file" multiple><script type="module" src="page.js"></script>'
 
 /** Files of a site, by path without the leading slash; '' is the page itself. */
 export type Site = Map<string, Uint8Array>
 
-/** A blank page with a file input that exposes the built package as `uponce`; what it loads when needed lies beside it. */
-export const buildTestPage = async (): Promise<Site> => {
+/** A script that uses the built package, as an app's bundler makes it. */
+export const bundleForSite = async (options: BuildOptions): Promise<Site> => {
   if (!existsSync(`${dist}index.js`)) throw new Error('These tests use the built package: npm run build comes first.')
-  const { outputFiles } = await build({
-    stdin: { contents: `import * as uponce from 'uponce'; globalThis.uponce = uponce`, sourcefile: 'page.js', resolveDir: dist },
-    alias: { uponce: `${dist}index.js` },
-    entryNames: 'page',
+  const entries = Object.keys(manifest.exports).filter((entry) => entry.startsWith('./') && !entry.endsWith('.json'))
+  const { outputFiles = [] } = await build({
+    alias: {
+      uponce: `${dist}index.js`,
+      ...Object.fromEntries(entries.map((entry) => [`uponce${entry.slice(1)}`, fileOf(manifest.exports[entry])])),
+    },
     outdir: dist,
     bundle: true,
     splitting: true,
     format: 'esm',
     target: 'es2022',
     write: false,
+    ...options,
   })
+  return new Map(outputFiles.map(({ path, contents }) => [path.slice(dist.length), contents]))
+}
+
+/** A page with its script, `page.js`; what the package loads when needed lies beside it. */
+export const buildPage = async (html: string, options: BuildOptions): Promise<Site> => {
+  const script = await bundleForSite(options)
   const own = readdirSync(dist).filter((name) => name.endsWith('.js'))
   return new Map([
     ['', new TextEncoder().encode(html)],
     ...own.map((name): [string, Uint8Array] => [name, readFileSync(dist + name)]),
-    ...outputFiles.map(({ path, contents }): [string, Uint8Array] => [path.slice(dist.length), contents]),
+    ...script,
   ])
 }
+
+/** A blank page with a file input that exposes the built package as `uponce`. */
+export const buildTestPage = (): Promise<Site> =>
+  buildPage(blank, {
+    stdin: { contents: `import * as uponce from 'uponce'; globalThis.uponce = uponce`, sourcefile: 'page.js', resolveDir: dist },
+    entryNames: 'page',
+  })
 
 const types: Record<string, string> = { '': 'text/html', '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css' }
 const typeOf = (path: string): string => types[extname(path)] ?? 'application/octet-stream'
