@@ -197,6 +197,104 @@ test('two pages in memory each send their own', async () => {
   await vi.waitFor(() => expect(transport.requests).toHaveLength(2))
 })
 
+test('an upload whose bytes are gone is not started: nothing is sent, and nobody is told that it was', async () => {
+  const queue = openQueue(
+    {},
+    storeWith((store) => ({
+      async change(id, change, withBytes) {
+        const changed = await store.change(id, (record, { runner }) => change(record, { runner, bytes: undefined }), withBytes)
+        return changed && { ...changed, bytes: undefined }
+      },
+    })),
+  )
+  const told: string[] = []
+  queue.on('started', () => told.push('started'))
+  queue.on('failed', ({ error }) => told.push(error.code))
+  const upload = await queue.enqueue(file())
+  await until(() => upload.snapshot?.status === 'failed')
+  expect([told, transport.requests.length, upload.snapshot?.requests]).toEqual([['bytes-lost'], 0, 0])
+})
+
+test('a body that cannot be read looks like a dead network once; the next attempt sees that the bytes are lost, and sends nothing', async () => {
+  fakeClock()
+  const unreadable = Object.assign(new Blob(['x'.repeat(100_000)]), {
+    slice: () => ({ arrayBuffer: () => Promise.reject(new Error('gone')) }),
+  })
+  const queue = openQueue(
+    {},
+    storeWith((store) => ({
+      async change(id, change, withBytes) {
+        const changed = await store.change(id, change, withBytes)
+        return changed && { ...changed, ...(withBytes && { bytes: unreadable }) }
+      },
+    })),
+  )
+  const upload = await queue.enqueue(file('x'.repeat(100_000)))
+  ;(await runUntil(transport.nextRequest())).lose()
+  await until(() => upload.snapshot?.reason === 'network')
+  await expect(runUntil(upload.done)).rejects.toMatchObject({ code: 'bytes-lost' })
+  expect(transport.requests).toHaveLength(1)
+})
+
+test('while an answer is being stored, others send', async () => {
+  const storing = gate()
+  const queue = openQueue(
+    { concurrency: 1 },
+    storeWith((store) => ({
+      async change(id, change, withBytes) {
+        let status: string | undefined
+        const changed = store.change(
+          id,
+          (record, surroundings) => {
+            const after = change(record, surroundings)
+            status = after.status
+            return after
+          },
+          withBytes,
+        )
+        await changed
+        if (status === 'succeeded') await storing.opened
+        return changed
+      },
+    })),
+  )
+  const [first, second] = await queue.enqueueAll([file('a'), file('b')])
+  ;(await transport.nextRequest()).store()
+  const next = await transport.nextRequest()
+  expect([first?.snapshot?.status, second?.snapshot?.status]).toEqual(['uploading', 'uploading'])
+  storing.open()
+  next.store()
+  await Promise.all([first?.done, second?.done])
+})
+
+test('a page sends what it knows of before it reads all rows again', async () => {
+  await openQueue({ autoStart: false }).enqueue(file())
+  await Promise.all(opened.splice(0).map((queue) => queue.close()))
+  const reading = gate()
+  let lists = 0
+  const queue = openQueue(
+    { autoStart: false },
+    {
+      ...storeWith((store) => ({
+        async list() {
+          lists += 1
+          if (lists > 1) await reading.opened
+          return store.list()
+        },
+      })),
+      // Without one nobody tells it what has changed, so it reads again.
+      openChannel: undefined,
+    },
+  )
+  await queue.ready()
+  await queue.start()
+  const request = await transport.nextRequest()
+  expect(lists).toBe(2)
+  reading.open()
+  request.store()
+  await vi.waitFor(() => expect(queue.getSnapshot()[0]?.status).toBe('succeeded'))
+})
+
 describe('storage that fails for a while', () => {
   test('as a tab takes over, it is waited for', async () => {
     const left = openQueue()
