@@ -59,8 +59,8 @@ export const enqueue = async ({ size, seed = 0, name = 'file.bin' }: FileFacts, 
 interface Tale {
   /** Why it was tried again, each time, and how it ended; `(free)`: that one was not counted. */
   tale: string[]
-  /** After how many ms it was to be tried again, each time. */
-  delays: number[]
+  /** The time before which it was not to be tried again, each time, ms since 1970. */
+  notBefore: number[]
 }
 /** Queues beside the account's own, by name, with what each told: by file name, and of itself. */
 const others: Record<string, { queue: UploadQueue; tales: Record<string, Tale>; told: UploadQueueEventName[] }> = {}
@@ -79,10 +79,10 @@ export const open = (name: string, { headers, ...options }: UploadQueueOptions<n
   })
   const tales: Record<string, Tale> = {}
   const told: UploadQueueEventName[] = []
-  const taleOf = ({ name }: { name: string }): Tale => (tales[name] ??= { tale: [], delays: [] })
+  const taleOf = ({ name }: { name: string }): Tale => (tales[name] ??= { tale: [], notBefore: [] })
   queue.on('retrying', ({ upload, reason, counted, delay }) => {
     taleOf(upload).tale.push(counted ? reason : `${reason} (free)`)
-    taleOf(upload).delays.push(delay)
+    taleOf(upload).notBefore.push(Date.now() + delay)
   })
   queue.on('succeeded', ({ upload }) => taleOf(upload).tale.push('succeeded'))
   queue.on('failed', ({ upload, error }) => taleOf(upload).tale.push(`failed ${error.code}`))
@@ -99,7 +99,7 @@ export const faring = () =>
   Object.entries(others).flatMap(([name, { queue, tales, told }]) =>
     queue.getSnapshot().map(({ name: file, status, attempts, requests, idempotencyKey: key, result }) => ({
       ...{ queue: name, file, status, attempts, requests, key, result },
-      ...(tales[file] ?? { tale: [], delays: [] }),
+      ...(tales[file] ?? { tale: [], notBefore: [] }),
       // Each its own: what occurs twice does not travel out of every engine.
       told: [...told],
     })),
