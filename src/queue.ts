@@ -1,27 +1,20 @@
 import { abortError, UploadError } from './errors.js'
 import type { UploadQueueEventName, UploadQueueEvents } from './events.js'
-import { blame, type EnqueueOptions, type Intake, takeIn, throwIfAborted } from './intake.js'
+import { createHandles, type UploadHandle } from './handles.js'
+import type { EnqueueOptions } from './intake.js'
 import { createLedger, type Message } from './ledger.js'
 import { followLifecycle } from './lifecycle.js'
 import { createNetwork } from './network.js'
 import { checkClearOptions, checkEnqueueOptions, resolveOptions, type UploadQueueOptions } from './options.js'
+import { createPersistence } from './persistence.js'
+import { defaultPorts, type QueuePorts } from './ports.js'
 import type { UploadReceipt } from './proof.js'
-import { askToPersist, checkRoom, isPersisted, type StorageQuota } from './quota.js'
-import { type Action, newRecord, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
+import { type Action, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
 import { createRunner } from './runner.js'
+import { createSaving, type Saved } from './saving.js'
 import type { Upload } from './snapshot.js'
-import { type Announced, type Entry, indexedDbStore, memoryStore, type Store } from './store.js'
-import { type Channel, createTabs, type Locks, leaseBeat, type Tabs } from './tabs.js'
-import { newKey } from './wire.js'
-
-export interface UploadHandle<Result> {
-  readonly id: string
-  /** Resolves with what the server answered; rejects with `UploadError` when the upload fails, with an `AbortError` when it is cancelled. */
-  readonly done: Promise<Result>
-  /** How it stands now; `undefined` once it is gone. */
-  readonly snapshot: Upload<Result> | undefined
-  cancel(): Promise<void>
-}
+import { type Announced, memoryStore, type Store } from './store.js'
+import { createTabs, leaseBeat, type Tabs } from './tabs.js'
 
 export interface UploadQueue<Result = UploadReceipt> {
   /**
@@ -70,19 +63,6 @@ export interface UploadQueue<Result = UploadReceipt> {
   close(): Promise<void>
 }
 
-/** The outside things a queue touches, for tests and unusual hosts. */
-export interface QueuePorts {
-  now: () => number
-  random: () => number
-  uuid: () => string
-  locks: Locks | undefined
-  openChannel: ((name: string) => Channel) | undefined
-  openStore: (databaseName: string, onClosed: () => void) => Store
-  storage: StorageQuota | undefined
-  /** Whether each upload is tried once at most, and then left for another tab or worker. */
-  once: boolean
-}
-
 /** Receipts of succeeded uploads are kept so long, ms, and so many. */
 const receiptAge = 86_400_000
 const receiptCount = 1_000
@@ -91,26 +71,12 @@ const receiptCount = 1_000
  * the lease to one that is seen.
  */
 const leaseLength = 15_000
-/** The browser is asked no more often, ms, whether it keeps what is stored. */
-const persistInterval = 86_400_000
 /** What was read so long ago at most, ms, need not be read again as this tab's turn comes: what happened since has been told. */
 const freshness = 2_000
 /** A database that was too slow to open is looked for again so often, ms. */
 const returnInterval = 15_000
 /** One transaction of `enqueueAll` takes so many files: more would be a task in which a page of a slow device does not answer. */
 const batchSize = 32
-
-/** RFC 9562 version 4, also where an insecure origin has no `randomUUID`. */
-const uuid = (): string => {
-  const { randomUUID } = crypto as Partial<Crypto>
-  if (randomUUID) return randomUUID.call(crypto)
-  const bytes = crypto.getRandomValues(new Uint8Array(16))
-  bytes[6] = ((bytes[6] as number) & 0x0f) | 0x40
-  bytes[8] = ((bytes[8] as number) & 0x3f) | 0x80
-  return Array.from(bytes, (byte, i) => (i === 4 || i === 6 || i === 8 || i === 10 ? '-' : '') + byte.toString(16).padStart(2, '0')).join(
-    '',
-  )
-}
 
 const sleep = (ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
@@ -122,17 +88,6 @@ const sleep = (ms: number, signal: AbortSignal): Promise<void> =>
     const timer = setTimeout(wake, ms)
     signal.addEventListener('abort', wake)
   })
-
-const defaultPorts = (): QueuePorts => ({
-  now: Date.now,
-  random: Math.random,
-  uuid,
-  locks: globalThis.navigator?.locks as Locks | undefined,
-  openChannel: typeof BroadcastChannel === 'undefined' ? undefined : (name) => new BroadcastChannel(name) as Channel,
-  openStore: indexedDbStore,
-  storage: globalThis.navigator?.storage,
-  once: false,
-})
 
 /**
  * A queue that delivers each file to the server exactly once. Opens its database on first use.
@@ -146,7 +101,6 @@ export function createUploadQueue<Result = UploadReceipt>(
   const { now, random, uuid: newId, locks, openChannel, openStore, storage, once } = { ...defaultPorts(), ...ports }
   const queueName = `uponce:${settings.name}`
   const tabId = newId()
-  const handles = new Map<string, UploadHandle<Result>>()
   const closing = new AbortController()
   /** Those who wait for the queue to come to rest. */
   const resting = new Set<() => void>()
@@ -160,11 +114,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   let isRunner = false
   let reachable = true
   let outage = false
-  let lastOrder = 0
   let polling: ReturnType<typeof setInterval> | undefined
-  let persisted: boolean | undefined
-  let keeping = false
-  let saving = 0
   let started = false
   let lastRead = Number.NEGATIVE_INFINITY
   let away = false
@@ -185,7 +135,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (message.type === 'removed')
         for (const id of message.ids) {
           runner.stop(id)
-          handles.delete(id)
+          handles.forget(id)
         }
       if (message.type === 'paused') paused = message.paused
       if (message.type === 'network') reachable = message.reachable
@@ -201,6 +151,8 @@ export function createUploadQueue<Result = UploadReceipt>(
     },
   })
   const { snapshot } = ledger
+  const handles = createHandles(ledger, cancel)
+  const persistence = createPersistence(() => store, storage, now)
 
   const network = createNetwork({
     now,
@@ -239,6 +191,26 @@ export function createUploadQueue<Result = UploadReceipt>(
       store.setting('server', () => announced).catch(() => {})
     },
     cut: () => Math.max(0, settings.maxAge - (announced.retention ?? settings.maxAge)),
+  })
+
+  const saving = createSaving<Result>({
+    settings,
+    store: () => store,
+    storage,
+    ledger,
+    handles,
+    now,
+    newId,
+    async account() {
+      await ready()
+      const account = await findOwner()
+      if (account !== null) void persistence.ask()
+      return account
+    },
+    isPaused: () => paused,
+    isClosed: () => closing.signal.aborted,
+    follow: (id) => patiently(() => ledger.act(id, { type: paused ? 'paused' : 'resumed' })),
+    cancel,
   })
 
   let tabs = openTabs()
@@ -388,7 +360,7 @@ export function createUploadQueue<Result = UploadReceipt>(
         () => true,
         () => false,
       )
-      isBack = answers && saving === 0 && [...snapshot.all()].every(({ status }) => status === 'succeeded')
+      isBack = answers && !saving.isBusy && [...snapshot.all()].every(({ status }) => status === 'succeeded')
     }
     store = disk
     isRunner = false
@@ -455,116 +427,6 @@ export function createUploadQueue<Result = UploadReceipt>(
 
   // What apps call.
 
-  type Saved = UploadHandle<Result> | { error: unknown }
-
-  async function save(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
-    saving += 1
-    try {
-      return await saveNow(files, enqueueOptions)
-    } finally {
-      saving -= 1
-    }
-  }
-
-  async function saveNow(files: readonly Blob[], enqueueOptions: EnqueueOptions): Promise<Saved[]> {
-    // Files are sent in the order of the calls, whichever is read first.
-    const orders = files.map(() => {
-      lastOrder = Math.max(lastOrder + 1, now() * 1000)
-      return lastOrder
-    })
-    await ready()
-    const account = await findOwner()
-    if (account === null) throw new UploadError('unauthorized', 'Nobody is signed in to own this upload.')
-    void keep()
-    const { signal } = enqueueOptions
-    const take = async (file: Blob, order: number): Promise<Entry | { error: unknown }> => {
-      try {
-        const intake = await takeIn(file, enqueueOptions, settings.maxFileSize)
-        if (store.durable) await checkRoom(storage, intake.size)
-        return entryOf(intake, account, order, enqueueOptions)
-      } catch (error) {
-        return { error }
-      }
-    }
-    const taken = await Promise.all(files.map((file, place) => take(file, orders[place] as number)))
-    throwIfAborted(signal)
-    if (closing.signal.aborted) throw abortError('The queue was closed.')
-    const entries = taken.filter((entry) => 'record' in entry)
-    const kept = await add(entries)
-    const added = entries.map(({ record }) => record).filter((record, place) => isSame(record, kept[place]))
-    if (signal?.aborted) await store.remove(added.map(({ id }) => id))
-    throwIfAborted(signal)
-    const saved = taken.map((entry) => {
-      if ('error' in entry) return entry
-      const record = kept[entries.indexOf(entry)] as PendingUpload | { error: unknown }
-      if ('error' in record && !('id' in record)) return record
-      return welcome(record as PendingUpload, entry, signal)
-    })
-    // The whole queue was paused or resumed while they were being saved.
-    const late = added.filter(({ status }) => (status === 'paused') !== paused)
-    await Promise.all(late.map(({ id }) => patiently(() => ledger.act(id, { type: paused ? 'paused' : 'resumed' }))))
-    return saved
-  }
-
-  function entryOf(
-    { bytes, ...facts }: Intake,
-    account: string,
-    order: number,
-    { id: given, metadata = {}, priority = 0 }: EnqueueOptions,
-  ): Entry {
-    const createdAt = now()
-    const id = given ?? newId()
-    const identity = { id, idempotencyKey: newKey(settings.keyFormat, newId), owner: account, order }
-    const times = { createdAt, expiresAt: createdAt + settings.maxAge }
-    return {
-      record: newRecord({ ...facts, ...identity, ...times, metadata: { ...metadata }, priority, paused }),
-      bytes,
-      isNew: given === undefined,
-    }
-  }
-
-  /** Whether it was this file that was stored, and not an earlier one of its id. */
-  const isSame = (record: PendingUpload, kept: PendingUpload | { error: unknown } | undefined): boolean =>
-    kept !== undefined && 'idempotencyKey' in kept && kept.idempotencyKey === record.idempotencyKey
-
-  /** Asks the browser to keep what is stored, if that was not done of late. */
-  async function keep(): Promise<void> {
-    if (keeping || !store.durable) return
-    keeping = true
-    let due = false
-    await store
-      .setting('persistAsked', (at = 0) => {
-        due = at + persistInterval <= now() || at > now()
-        return due ? now() : undefined
-      })
-      .catch(() => undefined)
-    persisted = await (due ? askToPersist(storage) : isPersisted(storage))
-  }
-
-  function welcome(record: PendingUpload, entry: Entry, signal: AbortSignal | undefined): Saved {
-    if (record.owner !== entry.record.owner) return { error: new TypeError('enqueue: id: it belongs to an upload of another owner.') }
-    if (isSame(entry.record, record)) ledger.tell({ type: 'changed', record, event: { name: 'added' } })
-    else ledger.hear({ type: 'changed', record })
-    const onAbort = (): void => {
-      // The signal is for this upload, not for a later one of the same id; and a closed queue has none.
-      if (snapshot.find(record.id)?.idempotencyKey === record.idempotencyKey) cancel(record.id).catch(() => {})
-    }
-    signal?.addEventListener('abort', onAbort, { once: true })
-    return handleOf(record.id)
-  }
-
-  /** Together, or where that fails one by one, so that a file without room does not keep out the others. */
-  async function add(entries: readonly Entry[]): Promise<(PendingUpload | { error: unknown })[]> {
-    if (entries.length === 0) return []
-    try {
-      return await store.add(entries)
-    } catch (error) {
-      const [first, ...others] = entries as [Entry, ...Entry[]]
-      if (others.length === 0) return [{ error: await blame(first.bytes, error) }]
-      return [...(await add([first])), ...(await add(others))]
-    }
-  }
-
   async function cancel(id: string): Promise<void> {
     await ready()
     await remove([id], ({ status }) => status !== 'succeeded')
@@ -575,29 +437,6 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (removed.length > 0) ledger.tell({ type: 'removed', ids: removed })
     // Gone already: another tab did it, or the connection was lost as it was done.
     if (removed.length < ids.length && ids.some(snapshot.find)) await ledger.read()
-  }
-
-  function handle(id: string): UploadHandle<Result> | undefined {
-    return snapshot.get(id) && handleOf(id)
-  }
-
-  function handleOf(id: string): UploadHandle<Result> {
-    const known = handles.get(id)
-    if (known) return known
-    let last = ledger.done(id)
-    const made: UploadHandle<Result> = {
-      id,
-      get done() {
-        if (snapshot.find(id)) last = ledger.done(id)
-        return last
-      },
-      get snapshot() {
-        return snapshot.get(id)
-      },
-      cancel: () => cancel(id),
-    }
-    handles.set(id, made)
-    return made
   }
 
   /** Does an action to one upload, or to all. */
@@ -661,7 +500,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   return {
     async enqueue(file, enqueueOptions = {}) {
       checkEnqueueOptions(enqueueOptions)
-      const [saved] = (await save([file], enqueueOptions)) as [Saved]
+      const [saved] = (await saving.save([file], enqueueOptions)) as [Saved<Result>]
       if ('error' in saved) throw saved.error
       return saved
     },
@@ -669,10 +508,10 @@ export function createUploadQueue<Result = UploadReceipt>(
       checkEnqueueOptions(enqueueOptions)
       if ((enqueueOptions as EnqueueOptions).id !== undefined) throw new TypeError('enqueue: id: many files cannot have one id.')
       const all = [...files]
-      const results: Saved[] = []
+      const results: Saved<Result>[] = []
       for (let first = 0; first < all.length; first += batchSize) {
         const batch = all.slice(first, first + batchSize)
-        const saved = save(batch, enqueueOptions).catch((error: unknown): Saved[] => {
+        const saved = saving.save(batch, enqueueOptions).catch((error: unknown): Saved<Result>[] => {
           if (first === 0 || enqueueOptions.signal?.aborted) throw error
           // What was saved before has to be told from what was not.
           return batch.map(() => ({ error }))
@@ -694,7 +533,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       return results as UploadHandle<Result>[]
     },
     get: snapshot.get,
-    handle,
+    handle: (id) => (snapshot.get(id) ? handles.of(id) : undefined),
     getSnapshot: snapshot.list,
     subscribe: snapshot.subscribe,
     on: ledger.on,
@@ -724,7 +563,7 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (status === undefined) await store.remove(ids(unreadable.filter((row) => row.owner === account)))
     },
     get persisted() {
-      return persisted
+      return persistence.granted
     },
     ready,
     async close() {

@@ -21,11 +21,3 @@ export async function checkRoom(storage: StorageQuota | undefined, size: number)
   const { quota, usage = 0 } = (await soon(storage.estimate())) ?? {}
   if (quota !== undefined && size > quota - usage) throw new UploadError('quota-exceeded', 'The browser has no room for this file.')
 }
-
-/** Asks the browser not to evict what is stored; resolves with its answer, `undefined` where it has none. Firefox asks its user. */
-export const askToPersist = async (storage: StorageQuota | undefined): Promise<boolean | undefined> =>
-  storage?.persist?.().catch(() => undefined)
-
-/** What it answered the last time; asks nobody. */
-export const isPersisted = async (storage: StorageQuota | undefined): Promise<boolean | undefined> =>
-  storage?.persisted?.().catch(() => undefined)

@@ -1,6 +1,8 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createUploadQueue, type UploadQueue } from '../src/index.js'
-import { askToPersist, checkRoom, isPersisted, type StorageQuota } from '../src/quota.js'
+import { createPersistence } from '../src/persistence.js'
+import { checkRoom, type StorageQuota } from '../src/quota.js'
+import { memoryStore } from '../src/store.js'
 import { fakeClock, runUntil } from './helpers/fake-clock.js'
 import { createTransportDouble } from './helpers/transport.js'
 
@@ -28,11 +30,20 @@ test('an engine that never answers is not waited for', async () => {
 })
 
 test('the answer about keeping is the engine’s, and none where it has none', async () => {
-  expect(await askToPersist({ persist: async () => true })).toBe(true)
-  expect(await isPersisted({ persisted: async () => false })).toBe(false)
-  const broken = { persist: () => Promise.reject(new TypeError()), persisted: () => Promise.reject(new TypeError()) }
-  for (const storage of [undefined, {}, broken])
-    expect([await askToPersist(storage), await isPersisted(storage)]).toEqual([undefined, undefined])
+  const answerOf = async (storage: StorageQuota | undefined): Promise<boolean | undefined> => {
+    const store = memoryStore()
+    const persistence = createPersistence(() => ({ ...store, durable: true }), storage, Date.now)
+    await persistence.ask()
+    return persistence.granted
+  }
+  expect(await answerOf({ persist: async () => true })).toBe(true)
+  const broken = {
+    persist: () => {
+      throw new TypeError()
+    },
+  }
+  for (const storage of [undefined, {}, broken, { persist: () => Promise.reject(new TypeError()) }])
+    expect(await answerOf(storage)).toBe(undefined)
 })
 
 const opened: UploadQueue[] = []

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { UploadError } from '../src/errors.js'
 import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
-import type { QueuePorts } from '../src/queue.js'
+import type { QueuePorts } from '../src/ports.js'
 import { indexedDbStore, type Store } from '../src/store.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
 import { FakeLocks } from './helpers/locks.js'

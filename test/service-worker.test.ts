@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
-import type { QueuePorts } from '../src/queue.js'
+import type { QueuePorts } from '../src/ports.js'
 import { serveUploads, syncInBackground } from '../src/service-worker.js'
 import type { Channel } from '../src/tabs.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'

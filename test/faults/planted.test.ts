@@ -17,7 +17,7 @@ describeWith(programs.postgres, 'a server with a planted fault', () => {
       const tested = await plant(planted)
       const own = [await lanes.open(), await lanes.open(), await lanes.open(), await lanes.open()]
       if (planted.schema) for (const lane of own) await lane.admin.query(planted.schema)
-      const queue = Array.from({ length: TRIES }, (_, n) => n + 1)
+      const queue = Array.from({ length: TRIES }, (_, n) => n + (planted.firstSeed ?? 1))
       const found = await executeAll(queue, own, tested).catch((error: unknown) => error)
       expect(found).toBeInstanceOf(Violation)
       const [line] = (found as Violation).message.split('\n')

@@ -12,6 +12,8 @@ export interface Planted {
   from?: string
   to?: string
   schema?: string
+  /** The first seed tried, where only a rare order of events tells; default 1. */
+  firstSeed?: number
 }
 
 const UNFENCED = 'owner = $1 AND key = $2 AND $3::uuid IS NOT NULL'
@@ -23,7 +25,7 @@ export const plantedFaults: Planted[] = [
     from: `  WHERE \${HELD} RETURNING 1\`\n\nconst PUBLISH`,
     to: `  WHERE ${UNFENCED} RETURNING 1\`\n\nconst PUBLISH`,
   },
-  { name: 'media without UNIQUE', schema: 'ALTER TABLE media DROP CONSTRAINT media_owner_idempotency_key_key' },
+  { name: 'media without UNIQUE', firstSeed: 176, schema: 'ALTER TABLE media DROP CONSTRAINT media_owner_idempotency_key_key' },
   {
     name: 'a reaper that looks at the time alone',
     file: 'keys-sql.ts',
@@ -50,12 +52,14 @@ export const plantedFaults: Planted[] = [
   },
   {
     name: 'a commit of an object that the sweeper has taken',
+    firstSeed: 68,
     file: 'keys-sql.ts',
     from: 'WHERE storage_key = $1 AND dead_at IS NULL RETURNING 1',
     to: 'WHERE storage_key = $1 AND true RETURNING 1',
   },
   {
     name: 'a lost answer to COMMIT taken for a failure',
+    firstSeed: 176,
     file: 'handler.ts',
     from: 'if (error instanceof StoreError) return findOut(claim, operation, staged)',
     to: 'if (error instanceof StoreError) return giveUp(claim, operation, staged, error)',
