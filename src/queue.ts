@@ -202,8 +202,9 @@ export function createUploadQueue<Result = UploadReceipt>(
     now,
     newId,
     async account() {
-      await ready()
+      // Whose file it is was settled with the call, however long the storage takes: another may sign in meanwhile.
       const account = await findOwner()
+      await ready()
       if (account !== null) void persistence.ask()
       return account
     },
@@ -553,8 +554,9 @@ export function createUploadQueue<Result = UploadReceipt>(
     async clear(which = {}) {
       checkClearOptions(which)
       const { status, owner: whose } = which
-      await ready()
+      // Of whoever is signed in now, not once the storage is there.
       const account = whose ?? (await findOwner())
+      await ready()
       const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)
       const { records, unreadable } = await store.list()
       const ids = (rows: readonly { id: string }[]): string[] => rows.map(({ id }) => id)

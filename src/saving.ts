@@ -16,7 +16,7 @@ export interface SavingOptions<Result> {
   handles: Handles<Result>
   now(): number
   newId(): string
-  /** Resolves with who is signed in, once the store is usable. */
+  /** Resolves with who is signed in as it is called, once the store is usable. */
   account(): Promise<string | null>
   isPaused(): boolean
   isClosed(): boolean

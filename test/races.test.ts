@@ -125,6 +125,36 @@ describe('accounts that change', () => {
     expect(await enqueued).toMatchObject({ id: expect.any(String) })
   })
 
+  test('what is enqueued, or cleared, while the database opens is of the account that was signed in then', async () => {
+    let account: string | null = 'ann'
+    const opening = gate()
+    const first = openQueue({ owner: () => account, autoStart: false })
+    await first.enqueue(file('of ann'))
+    account = 'bob'
+    const kept = await first.enqueue(file('of bob'))
+    account = 'ann'
+    const queue = openQueue(
+      { owner: () => account, autoStart: false },
+      storeWith((store) => ({
+        async list() {
+          await opening.opened
+          return store.list()
+        },
+      })),
+    )
+    const cleared = queue.clear()
+    const enqueued = queue.enqueue(file('also of ann'))
+    await flush()
+    account = 'bob'
+    opening.open()
+    await Promise.all([cleared, enqueued])
+    await queue.start()
+    expect(queue.getSnapshot().map(({ id }) => id)).toEqual([kept.id])
+    account = 'ann'
+    await queue.start()
+    expect(queue.get((await enqueued).id)).toMatchObject({ owner: 'ann' })
+  })
+
   test('flush settles when the account signs out', async () => {
     fakeClock()
     let account: string | null = 'ann'
