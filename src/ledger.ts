@@ -141,8 +141,8 @@ export function createLedger<Result>({ store, tabId, now, announce, onMessage, o
         // A run that was stopped, or that of a tab taken for dead, may still say that its file was stored, and nothing else: another may have begun.
         fenced = signal !== undefined && runner !== undefined && runner !== tabId
         if ((fenced || signal?.aborted) && action.type !== 'succeeded') return record
-        // What is not there cannot be sent.
-        if (isStart && sizeOf(bytes) !== record.size) return record
+        // What is not there cannot be sent; and another tab may have been told to wait with it, and this one not heard of that.
+        if (isStart && (sizeOf(bytes) !== record.size || (record.notBefore ?? 0) > now())) return record
         const after = transition(record, effective)
         if (after !== record) uncertain.set(action, { before: record, after })
         return after

@@ -302,7 +302,11 @@ async function ask<Result>(
   for (const name of ['Content-Type', 'Upload-Metadata', 'X-File-Name']) headers.delete(name)
   const answer = await context.options.transport.send({ ...request, url: outcomeUrl, method: 'GET', headers, onProgress() {} })
   const known = readOutcome(answer)
-  if (known === undefined) return undefined
+  if (known === undefined) {
+    // A server that asks for a pause means the bytes above all.
+    const isBusy = (answer.status === 429 || answer.status === 503) && context.options.retry.statusCodes.includes(answer.status)
+    return isBusy && !answer.redirected && retryAfterOf(answer, context.now()) !== null ? read(context, record, url, answer) : undefined
+  }
   if (known !== 'in-flight') return read(context, record, url, { ...known, url, redirected: false, broken: false })
   const error = new UploadError('in-progress', 'The server is still working on an earlier attempt.', { status: answer.status })
   return { outcome: { error, url, retryAfter: retryAfterOf(answer, context.now()), overruled: await overrule(context, error) } }

@@ -327,6 +327,22 @@ describe('attempts', () => {
     await upload.done
   })
 
+  test('a server that asks for a pause as it is asked for the outcome gets no bytes before that is over', async () => {
+    fakeClock()
+    const queue = openQueue({ outcome: 'http://localhost:3000/uploads/outcome' })
+    const upload = await queue.enqueue(file())
+    ;(await transport.nextRequest()).respondWith({ status: 409, headers: { 'Retry-After': '1' } })
+    const asked = await runUntil(transport.nextRequest())
+    expect(asked.method).toBe('GET')
+    asked.respondWith({ status: 503, headers: { 'Retry-After': '60' } })
+    await advance(59_900, 1_000)
+    expect(transport.requests).toHaveLength(2)
+    const again = await runUntil(transport.nextRequest())
+    expect(again.method).toBe('POST')
+    again.store()
+    await upload.done
+  })
+
   describe('a record that ran out of time after it was sent', () => {
     const look = 'http://localhost:3000/uploads/outcome'
     const outcome = (state: object): { status: number; body: object } => ({ status: 200, body: state })

@@ -220,6 +220,38 @@ describe('a run that was stopped', () => {
   })
 })
 
+test('a tab that takes over waits as the one before was told to, though it has not heard of that', async () => {
+  fakeClock()
+  const first = openQueue({}, { openChannel: undefined })
+  await first.ready()
+  const reading = gate()
+  let isHeld = false
+  const second = openQueue(
+    {},
+    {
+      openChannel: undefined,
+      ...storeWith((store) => ({
+        async list() {
+          if (isHeld) await reading.opened
+          return store.list()
+        },
+      })),
+    },
+  )
+  const upload = await second.enqueue(file())
+  const request = await runUntil(transport.nextRequest())
+  isHeld = true
+  request.respondWith({ status: 503, headers: { 'Retry-After': '60' } })
+  await until(() => first.getSnapshot()[0]?.status === 'pending')
+  await first.close()
+  await advance(59_000, 1_000)
+  expect(transport.requests).toHaveLength(1)
+  const again = await runUntil(transport.nextRequest())
+  again.store()
+  reading.open()
+  await upload.done
+})
+
 test('two pages in memory each send their own', async () => {
   const [one, two] = [openQueue({ persist: 'memory' }), openQueue({ persist: 'memory' })]
   await one.enqueue(file('one'))
