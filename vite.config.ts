@@ -17,9 +17,12 @@ const keepWorkerUrls = (): Plugin => ({
   },
 })
 
+/** The first to know `light-dark()`: what stands in for it obeys the system, and not the page that overrides it. */
+const cssTarget = ['chrome123', 'firefox120', 'safari17.5']
+
 const libraryOf = (entry: Record<string, string>, external: RegExp[], emptyOutDir: boolean): UserConfig => ({
   plugins: [keepWorkerUrls()],
-  build: { target: 'es2022', sourcemap: true, emptyOutDir, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
+  build: { target: 'es2022', cssTarget, sourcemap: true, emptyOutDir, lib: { entry, formats: ['es'] }, rolldownOptions: { external } },
 })
 
 /** `vite build`: the package. Dependencies stay imports. What a page takes of an entry lies in another file than what only a worker needs. */
@@ -29,7 +32,7 @@ const library = libraryOf(
     'service-worker': here('src/service-worker.ts'),
     serve: here('src/serve.ts'),
     ...Object.fromEntries(
-      ['file-picker', 'react', 'uppy', 'filepond'].map((name) => [`adapters/${name}`, here(`src/adapters/${name}.ts`)]),
+      ['file-picker', 'element', 'react', 'uppy', 'filepond'].map((name) => [`adapters/${name}`, here(`src/adapters/${name}.ts`)]),
     ),
   },
   [/^(idb|p-retry|@noble\/hashes|react|@uppy\/core)(\/|$)/],

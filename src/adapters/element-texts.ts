@@ -1,0 +1,151 @@
+import type { UploadStatus } from '../record.js'
+import type { Upload } from '../snapshot.js'
+
+/** What the line above the list counts. */
+export interface UploadTotals {
+  uploads: number
+  succeeded: number
+  failed: number
+  /** Bytes that are stored or have left, and bytes in all. */
+  loaded: number
+  size: number
+}
+
+/** Every text that `<upload-queue>` shows or says; each status has one. */
+export interface UploadQueueTexts extends Record<UploadStatus, string> {
+  pick: string
+  drop: string
+  /** Names of the list, and of the bar over it. */
+  list: string
+  overall: string
+  pause: string
+  resume: string
+  retry: string
+  tryNow: string
+  cancel: string
+  remove: string
+  pauseAll: string
+  resumeAll: string
+  tryAll: string
+  clear: string
+  dismiss: string
+  progress: string
+  /** State of an upload that waits until the server can be reached. */
+  offline: string
+  /** After the state of an upload that does not survive the page. */
+  memory: string
+  /** Name of a button or bar, which says of which upload it is. */
+  of: (what: string, name: string) => string
+  /** A number of bytes. */
+  bytes: (count: number) => string
+  /** A wait, ms. */
+  duration: (ms: number) => string
+  limit: (bytes: string) => string
+  sent: (loaded: string, total: string) => string
+  /**
+   * Why something went wrong, as a sentence. `code` is that of an `UploadError`, with its English `message` and the `status` of the server's
+   * answer, or the reason of a refusal, without them.
+   */
+  reason: (code: string, message: string | undefined, status: number | undefined) => string
+  nextAttempt: (duration: string, reason: string) => string
+  failure: (reason: string) => string
+  /** The badge: so many wait for the network. */
+  waiting: (count: number) => string
+  totals: (totals: UploadTotals) => string
+  /** Refusals, or changes that are read out, beyond those that are named. */
+  more: (count: number) => string
+  added: (count: number) => string
+  /** What is refused, or has changed, and how it is now. */
+  told: (name: string, state: string) => string
+  cancelled: string
+}
+
+const sizes = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
+const refusals: Record<string, string> = {
+  'type-not-accepted': 'Files of its type are not taken.',
+  'file-too-large': 'It is too large.',
+  'too-many-files': 'Only one file is taken.',
+  'not-a-file': 'It is not a file.',
+  'file-unreadable': 'It cannot be read.',
+}
+
+/** The English texts, with numbers as `locale` writes them (default the browser's; one that is none counts as none). */
+export function englishTexts(locale?: string): UploadQueueTexts {
+  const formats: Record<string, Intl.NumberFormat> = {}
+  try {
+    Intl.getCanonicalLocales(locale)
+  } catch {
+    locale = undefined
+  }
+  const number = (value: number, unit = ''): string => {
+    formats[unit] ??= new Intl.NumberFormat(locale, unit ? { style: 'unit', unit, maximumSignificantDigits: 3 } : {})
+    return formats[unit].format(value)
+  }
+  const files = (count: number): string => `${number(count)} file${count === 1 ? '' : 's'}`
+  const bytes = (count: number): string => {
+    const power = count < 1 ? 0 : Math.min(4, Math.floor(Math.log10(count) / 3))
+    return number(count / 1000 ** power, sizes[power])
+  }
+
+  return {
+    pick: 'Choose files',
+    drop: 'or drop them here',
+    list: 'Uploads',
+    overall: 'All uploads',
+    pause: 'Pause',
+    resume: 'Resume',
+    retry: 'Retry',
+    tryNow: 'Try now',
+    cancel: 'Cancel',
+    remove: 'Remove',
+    pauseAll: 'Pause all',
+    resumeAll: 'Resume all',
+    tryAll: 'Try all now',
+    clear: 'Clear done',
+    dismiss: 'Dismiss',
+    progress: 'Progress',
+
+    preparing: 'Preparing',
+    pending: 'Waiting',
+    uploading: 'Uploading',
+    paused: 'Paused',
+    blocked: 'Waiting for a sign-in',
+    succeeded: 'Done',
+    failed: 'Failed',
+    cancelled: 'Cancelled',
+    offline: 'Waiting for the network',
+    memory: ' (kept by this page only)',
+
+    of: (what, name) => `${what} ${name}`,
+    bytes,
+    duration(ms) {
+      const seconds = Math.max(1, Math.ceil(ms / 1000))
+      if (seconds < 60) return number(seconds, 'second')
+      return seconds < 3600 ? number(Math.round(seconds / 60), 'minute') : number(Math.round(seconds / 3600), 'hour')
+    },
+    limit: (largest) => `up to ${largest} each`,
+    sent: (loaded, total) => `${loaded} of ${total}`,
+    reason: (code, message) => message ?? refusals[code] ?? code,
+    nextAttempt: (duration, reason) => `Next attempt in ${duration}. ${reason}`,
+    failure: (reason) => `Failed. ${reason}`,
+    waiting: (count) => `${number(count)} waiting for the network`,
+    totals: ({ uploads, succeeded, failed, loaded, size }) =>
+      `${number(succeeded)} of ${files(uploads)} done${failed ? `, ${number(failed)} failed` : ''} · ${bytes(loaded)} of ${bytes(size)}`,
+    more: (count) => `and ${number(count)} more`,
+    added: (count) => `${files(count)} added`,
+    told: (name, state) => `${name}: ${state}`,
+  }
+}
+
+/** The state of an upload, as its row shows it at `now`, ms since 1970. `isOut`: it waits until the server can be reached. */
+export function stateInWords(texts: UploadQueueTexts, upload: Upload, now: number, isOut: boolean): string {
+  const { status, notBefore, error, progress, durable } = upload
+  const why = error && texts.reason(error.code, error.message, error.status)
+  let state = texts[status]
+  if (isOut) state = texts.offline
+  else if (status === 'failed' && why) state = texts.failure(why)
+  else if (status === 'pending' && notBefore !== null && notBefore > now)
+    state = texts.nextAttempt(texts.duration(notBefore - now), why ?? '')
+  else if (status === 'uploading' && progress) state = texts.sent(texts.bytes(progress.loaded), texts.bytes(progress.total))
+  return durable || status === 'succeeded' ? state : state + texts.memory
+}
