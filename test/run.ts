@@ -60,7 +60,7 @@ const vitest = async (name: string, projects: readonly string[]): Promise<void> 
   const report = `.build/vitest-${projects[0]}.json`
   rmSync(`${root}${report}`, { force: true })
   const chosen = projects.map((project) => `--project ${project}`).join(' ')
-  const command = `vitest run ${chosen} --reporter=default --reporter=json --outputFile.json=${report}`
+  const command = `vitest run ${chosen} --maxWorkers=2 --reporter=default --reporter=json --outputFile.json=${report}`
   const { code } = await run(command, ['ignore', 'inherit', 'inherit'])
   const failedBefore = count.failed
   if (existsSync(`${root}${report}`)) {
