@@ -225,10 +225,14 @@ export function createUploadQueue<Result = UploadReceipt>(
       openChannel,
       random,
       async lease() {
+        let isRenewal = false
         const held = await store.setting('runner', (held) => {
           const free = !held || held.id === tabId || held.until <= now() || held.until > now() + leaseLength
+          isRenewal = held?.id === tabId && held.until > now()
           return free ? turn() : undefined
         })
+        // While this tab slept another may have had the lease, and let it lapse: what that did was perhaps not heard.
+        if (isRunner && !isRenewal) void readAgain()
         return held?.id === tabId
       },
       onMessage(message) {
@@ -348,7 +352,6 @@ export function createUploadQueue<Result = UploadReceipt>(
         error: (error as UploadError).toJSON(),
       })
     }
-    paused = (await store.setting('paused')) ?? false
     announced = (await store.setting('server')) ?? {}
   }
 
@@ -400,6 +403,7 @@ export function createUploadQueue<Result = UploadReceipt>(
   async function read(): Promise<number> {
     const at = now()
     const lost = await ledger.read()
+    paused = (await store.setting('paused')) ?? false
     lastRead = at
     return lost
   }
@@ -443,6 +447,8 @@ export function createUploadQueue<Result = UploadReceipt>(
   /** Does an action to one upload, or to all. */
   async function each(id: string | undefined, actionFor: (upload: Upload<Result>) => Action): Promise<void> {
     await ready()
+    // Of what the others have saved meanwhile a tab that cannot hear them knows nothing.
+    if (!tabs.heard && store.durable) await read()
     const one = id === undefined ? undefined : snapshot.get(id)
     const chosen = id === undefined ? snapshot.list() : one ? [one] : []
     await Promise.all(chosen.map((upload) => ledger.act(upload.id, actionFor(upload))))

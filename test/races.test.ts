@@ -252,6 +252,37 @@ test('a tab that takes over waits as the one before was told to, though it has n
   await upload.done
 })
 
+test('a tab that has its lease again, which lapsed while it slept, looks at what the others did meanwhile', async () => {
+  fakeClock()
+  const queue = openQueue({}, { locks: undefined })
+  await advance(100)
+  const silent = { postMessage() {}, addEventListener() {}, close() {} }
+  const other = openQueue({ autoStart: false }, { locks: undefined, openChannel: () => silent })
+  await other.enqueue(file())
+  await other.close()
+  const store = indexedDbStore('uponce:uploads')
+  await store.setting('runner', () => ({ id: 'a tab that has gone', until: 0 }))
+  store.close()
+  await advance(6_000, 1_000)
+  ;(await transport.nextRequest()).store()
+  await until(() => queue.getSnapshot()[0]?.status === 'succeeded')
+})
+
+test('where tabs cannot hear each other, the queue is resumed, and paused, for all of them', async () => {
+  fakeClock()
+  const [first, second] = [openQueue({}, { openChannel: undefined }), openQueue({}, { openChannel: undefined })]
+  await first.pause()
+  const upload = await first.enqueue(file())
+  await second.resume()
+  const request = await runUntil(transport.nextRequest())
+  expect(request.key).toBe(first.get(upload.id)?.idempotencyKey)
+  request.store()
+  await advance(6_000, 1_000)
+  expect((await first.enqueue(file('again'))).snapshot?.status).not.toBe('paused')
+  ;(await runUntil(transport.nextRequest())).store()
+  await flush()
+})
+
 test('two pages in memory each send their own', async () => {
   const [one, two] = [openQueue({ persist: 'memory' }), openQueue({ persist: 'memory' })]
   await one.enqueue(file('one'))
