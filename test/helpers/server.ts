@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
+import { putPglite } from './pglite.js'
 import { makeTempFolder } from './temp-folder.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -21,6 +22,7 @@ export interface Server {
 /** The reference server as `npm start` runs it, in a process of its own, with the fault panel's routes on. */
 export const startServer = async (env: Record<string, string> = {}): Promise<Server> => {
   const folder = await makeTempFolder('server')
+  if (env.DATABASE_URL === undefined) await putPglite(`${folder.path}/db`)
   const listen = (port: string) => spawnServer({ PORT: port, DATA_DIR: folder.path, DEMO_FAULTS: '1', ...env })
   let { child, url } = await listen('0')
   const kill = async (signal: NodeJS.Signals = 'SIGKILL'): Promise<void> => {

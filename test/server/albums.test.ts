@@ -7,10 +7,10 @@ import { afterAll, describe, expect, it, vi } from 'vitest'
 import { applySchema, openPostgres, pgliteDatabase } from '../../demo/server/database.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
 import { type RunningServer, startServer } from '../../demo/server/server.js'
+import { startPglite } from '../helpers/pglite.js'
 import { startPostgres } from '../helpers/postgres.js'
 import { newKey, problemOf, replayMarkers, until } from './fixture.js'
 import { startMain } from './process.js'
-import { startPglite } from './stores.js'
 import { post } from './wire.js'
 
 const folder = await mkdtemp(join(tmpdir(), 'uponce-albums-'))

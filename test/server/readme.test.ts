@@ -10,8 +10,8 @@ import { applySchema, pgliteDatabase } from '../../demo/server/database.js'
 import { createUploadHandler, type UploadHandlerOptions } from '../../demo/server/handler.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
 import { createMemoryObjects } from '../../demo/server/objects.js'
+import { startPglite } from '../helpers/pglite.js'
 import { bearerOf, newKey, problemOf, replayMarkers, sha256, uploadRequest } from './fixture.js'
-import { startPglite } from './stores.js'
 
 /** The examples become modules beside each other, and find the server where it is. */
 const folder = fileURLToPath(new URL(`../../.build/server-readme-${process.pid}/`, import.meta.url))

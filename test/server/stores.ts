@@ -1,9 +1,7 @@
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
-import { fileURLToPath } from 'node:url'
-import { PGlite } from '@electric-sql/pglite'
 import { applySchema, openPostgres, pgliteDatabase } from '../../demo/server/database.js'
 import { createMemoryKeys, type KeyStore } from '../../demo/server/keys.js'
 import { createSqlKeys, type Database } from '../../demo/server/keys-sql.js'
+import { startPglite } from '../helpers/pglite.js'
 import { type Postgres, startPostgres } from '../helpers/postgres.js'
 
 /** A KeyStore as a test needs it: with a hand on its clock, and a look inside. */
@@ -74,22 +72,6 @@ function sqlSubject(database: Database & { close(): Promise<void> }, url: string
     url,
     close: () => database.close(),
   }
-}
-
-const cache = fileURLToPath(new URL('../../node_modules/.cache/uponce/', import.meta.url))
-
-/** An embedded database in memory, started from a dump: 0.3 s instead of 2 s, from the second time on. */
-export async function startPglite(): Promise<PGlite> {
-  const { version } = JSON.parse(await readFile(new URL('../../node_modules/@electric-sql/pglite/package.json', import.meta.url), 'utf8'))
-  const path = `${cache}pglite-${version}.tar`
-  const dump = await readFile(path).catch(() => null)
-  if (dump) return PGlite.create({ loadDataDir: new Blob([dump]) })
-  const pglite = await PGlite.create()
-  const fresh = new Uint8Array(await (await pglite.dumpDataDir('none')).arrayBuffer())
-  await mkdir(cache, { recursive: true })
-  await writeFile(`${path}.${process.pid}`, fresh)
-  await rename(`${path}.${process.pid}`, path)
-  return pglite
 }
 
 export async function pgliteSubject(): Promise<SqlSubject> {
