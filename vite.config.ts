@@ -50,7 +50,7 @@ const page: UserConfig = {
 }
 
 /** What tests the package and the layout, not the code in a page. */
-const repositoryTests = ['test/layers.test.ts', 'test/package.test.ts', 'test/readme.test.ts']
+const repositoryTests = ['test/api.test.ts', 'test/layers.test.ts', 'test/package.test.ts', 'test/readme.test.ts']
 
 export default defineConfig(({ mode }) => ({
   ...({ page, worker }[mode] ?? library),

@@ -7,15 +7,19 @@ export interface UploadQueueEvents<Result> {
   added: { upload: Upload<Result> }
   /** A request goes out. */
   started: { upload: Upload<Result> }
-  /** At most every 100 ms per upload. */
+  /** Bytes that were hashed or have left, of how many; at most every 100 ms per upload. */
   progress: { upload: Upload<Result>; loaded: number; total: number }
   /** Another attempt in `delay` ms; `reason` is an error code. `counted`: it uses up one of `retry.limit`. */
   retrying: { upload: Upload<Result>; delay: number; reason: string; counted: boolean }
+  /** The server has proven that the file is stored. `result`: what `response` made of its answer; `replayed`: it was the answer to an earlier attempt. */
   succeeded: { upload: Upload<Result>; result: Result; replayed: boolean }
+  /** Given up; record and bytes are kept. Where `error` is retryable the next `start` makes one more attempt. */
   failed: { upload: Upload<Result>; error: UploadError }
   /** Waits for something only the app can change: a sign-in. */
   blocked: { upload: Upload<Result>; error: UploadError }
+  /** By `pause`, in any tab. */
   paused: { upload: Upload<Result> }
+  /** By `resume`, `retry` or a new start: it runs again after it was paused, blocked or failed. */
   resumed: { upload: Upload<Result> }
   /** Removed by `cancel` or `clear`: it is gone, and this is how it last was. */
   cancelled: { upload: Upload<Result> }
@@ -23,6 +27,7 @@ export interface UploadQueueEvents<Result> {
   idle: Record<never, never>
   /** The server's origin cannot be reached, whatever the browser says of its network. */
   offline: Record<never, never>
+  /** It can be reached again. */
   online: Record<never, never>
   /** Something is odd but nothing is lost. */
   warning: { message: string; upload?: Upload<Result>; error?: UploadError }
@@ -46,6 +51,7 @@ export const eventNames: ReadonlySet<string> = new Set<UploadQueueEventName>([
   'warning',
 ])
 
+/** The name of an event, for `queue.on`. */
 export type UploadQueueEventName = keyof UploadQueueEvents<unknown>
 
 export interface Emitter<Result> {

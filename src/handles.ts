@@ -1,12 +1,15 @@
 import type { Ledger } from './ledger.js'
 import type { Upload } from './snapshot.js'
 
+/** One upload, for whoever waits for its end. */
 export interface UploadHandle<Result> {
+  /** Id of the upload in the queue. */
   readonly id: string
   /** Resolves with what the server answered; rejects with `UploadError` when the upload fails, with an `AbortError` when it is cancelled. */
   readonly done: Promise<Result>
   /** How it stands now; `undefined` once it is gone. */
   readonly snapshot: Upload<Result> | undefined
+  /** As `queue.cancel(id)`. */
   cancel(): Promise<void>
 }
 

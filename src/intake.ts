@@ -8,6 +8,7 @@ import { cleanName } from './wire.js'
  */
 export const inlineLimit: number = 64 * 1024
 
+/** What `enqueue` takes beside a file. Others, and values that cannot be, are a `TypeError`. */
 export interface EnqueueOptions {
   /** Id of the upload; default a new UUID. Where an upload of that id has not succeeded yet, it is returned instead of a second one. */
   id?: string

@@ -8,6 +8,7 @@ import { reservedHeaders } from './wire.js'
 
 type Sending<Result> = SendOptions<Result>
 
+/** What `createUploadQueue` takes. Functions among the options are called in the tab that sends. */
 export interface UploadQueueOptions<Result = UploadReceipt> {
   /** Where uploads go; resolved at each attempt. A relative URL is relative to the page or worker. Required. */
   endpoint: Sending<Result>['endpoint']
@@ -33,7 +34,14 @@ export interface UploadQueueOptions<Result = UploadReceipt> {
   keyFormat?: 'bare' | 'quoted'
   /** Uploads under way at once, across all tabs of the queue. Default 3. */
   concurrency?: number
-  retry?: Partial<RetryPolicy> & { shouldRetry?: Sending<Result>['retry']['shouldRetry'] }
+  /** When and how often an attempt is made again; members that are left out keep their defaults. */
+  retry?: Partial<RetryPolicy> & {
+    /**
+     * Asked after each attempt that did not succeed. `false`: the upload has failed. `true`: another attempt after a backoff, counted, where
+     * the README's table of outcomes would end or block it. `undefined`: as the table says. May be async; where it throws it has no opinion.
+     */
+    shouldRetry?: Sending<Result>['retry']['shouldRetry']
+  }
   /** ms after enqueueing in which attempts are made by themselves. Must be below the server's key retention (72 h in the reference server). Default 48 h. */
   maxAge?: number
   /** ms for one whole attempt. Default 120,000 and a second for every 16 KiB. */

@@ -4,14 +4,21 @@ import type { Channel, Locks } from './tabs.js'
 
 /** The outside things a queue touches, for tests and unusual hosts. */
 export interface QueuePorts {
+  /** Milliseconds since 1970. Default `Date.now`. */
   now: () => number
+  /** At least 0, below 1: jitter is drawn from it. Default `Math.random`. */
   random: () => number
+  /** A new UUID, for ids and keys. Default that of `crypto`. */
   uuid: () => string
+  /** Default `navigator.locks`; `undefined`: a lease in the database takes their place. */
   locks: Locks | undefined
+  /** How tabs hear of each other. Default `BroadcastChannel`; `undefined`: each tab reads the database every 5 s. */
   openChannel: ((name: string) => Channel) | undefined
+  /** Default IndexedDB. `onClosed`: to be called when the browser has closed the database. */
   openStore: (databaseName: string, onClosed: () => void) => Store
+  /** Default `navigator.storage`; `undefined`: room is not asked for, nor the promise not to evict. */
   storage: StorageQuota | undefined
-  /** Whether each upload is tried once at most, and then left for another tab or worker. */
+  /** Whether each upload is tried once at most, and then left for another tab or worker. Default `false`. */
   once: boolean
 }
 

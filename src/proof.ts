@@ -3,13 +3,16 @@ import type { PendingUpload } from './record.js'
 
 /** What the reference server answers to a stored file. Further members are kept. */
 export interface UploadReceipt {
+  /** The server's id of the file. */
   uploadId: string
+  /** Where its bytes lie in the server's storage. */
   storageKey: string
   [member: string]: unknown
 }
 
 /** Any validator that speaks Standard Schema v1 (https://standardschema.dev): zod, valibot, arktype … */
 export interface StandardSchema<Output> {
+  /** What the standard asks for; `validate` is called with the JSON of a 2xx. */
   readonly '~standard': {
     readonly version: 1
     readonly vendor: string

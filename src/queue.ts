@@ -16,6 +16,7 @@ import type { Upload } from './snapshot.js'
 import { type Announced, memoryStore, type Store } from './store.js'
 import { createTabs, leaseBeat, type Tabs } from './tabs.js'
 
+/** A queue of uploads; all of one `name` in an origin, in any tab or worker, are one. */
 export interface UploadQueue<Result = UploadReceipt> {
   /**
    * Saves a file and sends it. Resolves when record and bytes are on disk; from then on they survive the page. Rejects, leaving nothing
@@ -28,12 +29,15 @@ export interface UploadQueue<Result = UploadReceipt> {
    * theirs, and its `indexes` say to which of `files` each belongs.
    */
   enqueueAll(files: Iterable<Blob>, options?: Omit<EnqueueOptions, 'id'>): Promise<UploadHandle<Result>[]>
+  /** One of the current owner's uploads. */
   get(id: string): Upload<Result> | undefined
   /** A handle for any upload of the queue, one that an earlier page enqueued too. */
   handle(id: string): UploadHandle<Result> | undefined
   /** The current owner's uploads, oldest first: frozen, and the same array until something changes. */
   getSnapshot(): readonly Upload<Result>[]
+  /** Calls `listener` soon after `getSnapshot` has changed, on a page every 16 ms at most, a frame at 60 Hz. Returns the function that ends it. */
   subscribe(listener: () => void): () => void
+  /** Calls `listener` for each event of that name. Returns the function that ends it. Throws `TypeError` for a name that is none. */
   on<Name extends UploadQueueEventName>(name: Name, listener: (payload: UploadQueueEvents<Result>[Name]) => void): () => void
   /** Runs the queue; what failed on something retryable gets one more attempt. */
   start(): Promise<void>
@@ -43,7 +47,10 @@ export interface UploadQueue<Result = UploadReceipt> {
   resume(id?: string): Promise<void>
   /** Tries what failed again, with the same key and a whole new budget; what is waiting is tried at once. */
   retry(id?: string): Promise<void>
-  /** Tries everything now, whatever the backoff. Settles when nothing is left to run. */
+  /**
+   * Tries everything now, whatever the backoff. Settles when all has ended or has to wait, with how many of the uploads that ran then
+   * `succeeded`, `failed`, and are `left`.
+   */
   flush(): Promise<{ succeeded: number; failed: number; left: number }>
   /** Removes an upload that has not succeeded, its bytes too, now and in every tab. */
   cancel(id: string): Promise<void>

@@ -2,12 +2,14 @@ import type { UploadErrorFacts } from './errors.js'
 
 /** Every status there is. */
 export const statuses = ['preparing', 'pending', 'uploading', 'paused', 'blocked', 'succeeded', 'failed'] as const
+/** Where an upload stands; the README's table says what leads from one to the next. */
 export type UploadStatus = (typeof statuses)[number]
 
 /** One upload as it is stored. The bytes lie beside it, in a store of their own, so that reading or changing a record touches none. */
 export interface PendingUpload {
   /** Version of this shape. */
   v: 1
+  /** Id of the upload in the queue. */
   id: string
   /** Grows with each change, so that of two copies the newer is known. */
   revision: number
@@ -17,17 +19,21 @@ export interface PendingUpload {
   sha256: string | null
   /** The account that enqueued it; nobody else's session sends it. */
   owner: string
+  /** The file's name, without control characters and lone surrogates. */
   name: string
+  /** Media type, `''` where the file has none. */
   type: string
   /** Bytes. */
   size: number
   /** As the file said, ms since 1970; 0 where it said nothing. */
   lastModified: number
+  /** What the app gave `enqueue`, `{}` where it gave nothing. */
   metadata: Record<string, string>
   /** Higher runs first. */
   priority: number
   /** Among equal priorities lower runs first. Grows with time, and within one millisecond. */
   order: number
+  /** Where it stands. */
   status: UploadStatus
   /** Attempts that said something about this upload; `retry.limit` bounds them. */
   attempts: number
@@ -39,11 +45,13 @@ export interface PendingUpload {
   waitingSince?: number
   /** Code of what it waits for or ended with. */
   reason: string | null
+  /** The last error, `null` once it has succeeded or is tried anew. */
   error: UploadErrorFacts | null
   /** What the server answered, once succeeded. */
   result: unknown
   /** Whether that answer was a replay of an earlier one. */
   replayed: boolean
+  /** When it was enqueued, ms since 1970. */
   createdAt: number
   /** After it no attempt is made by itself, ms since 1970. */
   expiresAt: number

@@ -2,7 +2,9 @@ import { type PendingUpload, runsByItself } from './record.js'
 
 /** Bytes of the current attempt that have left, or, of an upload that is being prepared, were hashed. */
 export interface Progress {
+  /** Bytes so far. */
   readonly loaded: number
+  /** Bytes in all: of the request's body, or of the file where it is hashed. */
   readonly total: number
 }
 
@@ -12,6 +14,7 @@ export interface Upload<Result = unknown> extends Readonly<Omit<PendingUpload, '
   readonly progress: Progress | null
   /** Whether it survives the page. */
   readonly durable: boolean
+  /** What `response` made of the server's answer; `null` until it has succeeded. */
   readonly result: Result | null
 }
 

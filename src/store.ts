@@ -4,7 +4,9 @@ import { type PendingUpload, parseRow } from './record.js'
 
 /** A record on its way in, with its bytes. */
 export interface Entry {
+  /** What is known of the upload. */
   record: PendingUpload
+  /** Its file: a buffer up to 64 KiB, else a Blob. */
   bytes: Blob | ArrayBuffer
   /** Whether its id was made for it, so that no other can have it. */
   isNew?: boolean
@@ -46,6 +48,7 @@ export interface Announced {
 export interface Settings {
   /** Whether the whole queue is paused: what is enqueued meanwhile is paused too. */
   paused: boolean
+  /** What the server has said about itself. */
   server: Announced
   /** The tab that sends, and, without Web Locks, until when unless it says so again. What another one wants to change as a runner is void. */
   runner: { id: string; until: number }

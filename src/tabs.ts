@@ -1,12 +1,16 @@
 /** The part of the Web Locks API that is used here. */
 export interface Locks {
+  /** https://w3c.github.io/web-locks/#api-lock-manager-request */
   request(name: string, options: { signal?: AbortSignal; steal?: boolean }, callback: () => Promise<void>): Promise<unknown>
 }
 
 /** The part of BroadcastChannel that is used here. */
 export interface Channel {
+  /** To all others of the name, as a structured clone. */
   postMessage(message: unknown): void
+  /** Hears what others have posted. */
   addEventListener(type: 'message', listener: (event: { data: unknown }) => void): void
+  /** Lets go of it; nothing is heard any more. */
   close(): void
 }
 

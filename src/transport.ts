@@ -1,13 +1,18 @@
 import { UploadError } from './errors.js'
 
+/** One request, as a transport is to send it. */
 export interface TransportRequest {
+  /** Absolute. */
   url: string
+  /** That of the queue, or `GET` for the look-up of an outcome. */
   method: string
+  /** All of them, the app's own too. */
   headers: Headers
   /** Absent where the outcome of an earlier request is asked for. */
   readonly body?: Blob | FormData | undefined
   /** The same bytes, where they are few and at hand. Engines send a buffer of up to 64 KiB for less than a Blob, which they have to make first. */
   buffer?: ArrayBuffer | undefined
+  /** As `fetch` takes them. */
   credentials: RequestCredentials
   /** Ends the request; its reason is what `send` rejects with. */
   signal: AbortSignal
@@ -15,11 +20,15 @@ export interface TransportRequest {
   onProgress(loaded: number, total: number): void
 }
 
+/** A readable answer, whatever it says. */
 export interface TransportAnswer {
+  /** HTTP status. */
   status: number
+  /** As far as the page may read them. */
   headers: Headers
   /** Where the answer came from, after redirects. */
   url: string
+  /** Whether there were any. */
   redirected: boolean
   /** The body as text; as much as arrived, at most 1 MiB of it. */
   text: string
@@ -34,6 +43,7 @@ export interface TransportAnswer {
 export interface Transport {
   /** Whether `onProgress` is called as bytes leave; then silence for `stallTimeout` ends an attempt. */
   readonly reportsBytes: boolean
+  /** Sends one request. */
   send(request: TransportRequest): Promise<TransportAnswer>
 }
 

@@ -1,15 +1,16 @@
 import type { UploadError } from './errors.js'
 
+/** When and how often an attempt is made again. */
 export interface RetryPolicy {
-  /** Counted attempts, the first included, before a record fails. */
+  /** Counted attempts, the first included, before a record fails; `Infinity`: no limit. Default 10. */
   limit: number
-  /** ms. */
+  /** Backoff of the first repeat at most, ms; it doubles with each counted attempt. Default 1,000. */
   baseDelay: number
-  /** ms. */
+  /** Backoff of any repeat at most, ms. Default 30,000. */
   maxDelay: number
-  /** Longest `Retry-After` that is obeyed, ms. */
+  /** Longest `Retry-After` that is obeyed, ms. Default 86,400,000, a day. */
   maxRetryAfter: number
-  /** Statuses worth another attempt. */
+  /** Statuses worth another attempt. Default 408, 409, 425, 429, 500, 502, 503, 504. */
   statusCodes: readonly number[]
 }
 

@@ -3,32 +3,51 @@ import type { Upload } from '../snapshot.js'
 
 /** What the line above the list counts. */
 export interface UploadTotals {
+  /** Uploads that are shown. */
   uploads: number
+  /** Of them, those that are stored. */
   succeeded: number
+  /** Of them, those that failed. */
   failed: number
-  /** Bytes that are stored or have left, and bytes in all. */
+  /** Bytes that are stored or have left. */
   loaded: number
+  /** Bytes in all. */
   size: number
 }
 
 /** Every text that `<upload-queue>` shows or says; each status has one. */
 export interface UploadQueueTexts extends Record<UploadStatus, string> {
+  /** The button that picks files. */
   pick: string
+  /** Beside it. */
   drop: string
-  /** Names of the list, and of the bar over it. */
+  /** Name of the list. */
   list: string
+  /** Name of the bar over the list. */
   overall: string
+  /** Button of an upload: pauses it. */
   pause: string
+  /** Button of a paused or blocked upload: it goes on. */
   resume: string
+  /** Button of a failed upload: it is tried again. */
   retry: string
+  /** Button of a waiting upload: it is tried now. */
   tryNow: string
+  /** Button of an upload that has not ended: it is removed, its bytes too. */
   cancel: string
+  /** The same for one that failed. */
   remove: string
+  /** Button over the list: pauses the queue. */
   pauseAll: string
+  /** Button over the list: the queue goes on. */
   resumeAll: string
+  /** Button over the list: what failed or waits is tried now. */
   tryAll: string
+  /** Button over the list: what has succeeded is no longer shown. */
   clear: string
+  /** Button of the notice of refusals: it goes. */
   dismiss: string
+  /** Name of an upload's bar. */
   progress: string
   /** State of an upload that waits until the server can be reached. */
   offline: string
@@ -40,23 +59,30 @@ export interface UploadQueueTexts extends Record<UploadStatus, string> {
   bytes: (count: number) => string
   /** A wait, ms. */
   duration: (ms: number) => string
+  /** Beside the button that picks: the largest file that is taken. */
   limit: (bytes: string) => string
+  /** State of an upload under way, of which so many bytes have left. */
   sent: (loaded: string, total: string) => string
   /**
    * Why something went wrong, as a sentence. `code` is that of an `UploadError`, with its English `message` and the `status` of the server's
    * answer, or the reason of a refusal, without them.
    */
   reason: (code: string, message: string | undefined, status: number | undefined) => string
+  /** State of an upload that waits for its next attempt. */
   nextAttempt: (duration: string, reason: string) => string
+  /** State of an upload that failed. */
   failure: (reason: string) => string
   /** The badge: so many wait for the network. */
   waiting: (count: number) => string
+  /** The line over the list. */
   totals: (totals: UploadTotals) => string
   /** Refusals, or changes that are read out, beyond those that are named. */
   more: (count: number) => string
+  /** Read out as uploads are added. */
   added: (count: number) => string
   /** What is refused, or has changed, and how it is now. */
   told: (name: string, state: string) => string
+  /** Read out as an upload is cancelled. */
   cancelled: string
 }
 

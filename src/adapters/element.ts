@@ -12,6 +12,7 @@ export type { UploadQueueTexts, UploadTotals } from './element-texts.js'
 export type UploadQueueElementEvents = {
   [Name in UploadQueueEventName]: CustomEvent<UploadQueueEvents<unknown>[Name]>
 } & {
+  /** A thing that is not taken, and why: it was refused as it was picked, or the queue could not save it (`error`). */
   refused: CustomEvent<{ file: Refused; reason: RefusalReason | UploadErrorCode | undefined; error?: unknown }>
 }
 
@@ -28,17 +29,21 @@ export interface UploadQueueElement extends HTMLElement {
   queue: UploadQueue<any> | null
   /** Texts that take the place of the English ones, all or some. */
   texts: Partial<UploadQueueTexts>
+  /** As of any element, with the types of its own events. */
   addEventListener<Name extends keyof UploadQueueElementEvents>(
     name: Name,
     listener: Listener<UploadQueueElementEvents[Name]>,
     options?: boolean | AddEventListenerOptions,
   ): void
+  /** As of any element. */
   addEventListener(name: string, listener: EventListenerOrEventListenerObject, options?: boolean | AddEventListenerOptions): void
+  /** As of any element, with the types of its own events. */
   removeEventListener<Name extends keyof UploadQueueElementEvents>(
     name: Name,
     listener: Listener<UploadQueueElementEvents[Name]>,
     options?: boolean | EventListenerOptions,
   ): void
+  /** As of any element. */
   removeEventListener(name: string, listener: EventListenerOrEventListenerObject, options?: boolean | EventListenerOptions): void
 }
 

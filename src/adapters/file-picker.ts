@@ -7,6 +7,7 @@ export type RefusalReason = 'not-a-file' | 'file-unreadable' | 'type-not-accepte
 /** A file, or what is none: a link, a text, a folder that cannot be read. */
 export type Refused = File | { readonly name: string; readonly type: string }
 
+/** What is taken of what a user picks. */
 export interface PickOptions {
   /** As the attribute of `<input>`: `'image/*, application/pdf, .csv'`. Default what the input says, else everything. */
   accept?: string
@@ -18,6 +19,7 @@ export interface PickOptions {
   onRefused?: (file: Refused, reason: RefusalReason) => void
 }
 
+/** What `attach` takes beside that. */
 export interface AttachOptions extends PickOptions {
   /** Options of `queue.enqueue` for all files, or a function of each and its path in the folder that was picked, `''` outside of one. */
   enqueue?: Omit<EnqueueOptions, 'id'> | ((file: File, path: string) => EnqueueOptions)

@@ -2,6 +2,7 @@ import type { EnqueueOptions } from '../intake.js'
 import type { UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 
+/** What `attachPond` and `createServer` take. */
 export interface FilePondOptions<Result> {
   /** Options of `queue.enqueue` for all files, or a function of each and its FilePond metadata. */
   enqueue?: Omit<EnqueueOptions, 'id'> | ((file: File, metadata: Record<string, unknown>) => EnqueueOptions)
@@ -42,10 +43,14 @@ export interface FilePondServer {
 
 /** What is needed of a FilePond instance. */
 export interface Pond {
+  /** Sets what `attachPond` needs. */
   setOptions(options: { server: FilePondServer; maxParallelUploads: number }): void
+  /** Shows an upload of the queue. */
   addFile(source: string, options: { type: 'limbo' }): Promise<unknown>
+  /** Listens to `destroy` and `removefile`. */
   // biome-ignore lint/suspicious/noExplicitAny: FilePond's own type of a listener.
   on(event: string, listener: (...parameters: any[]) => void): void
+  /** Ends that. */
   // biome-ignore lint/suspicious/noExplicitAny: the same.
   off(event: string, listener: (...parameters: any[]) => void): void
 }

@@ -3,6 +3,7 @@ import type { UploadError } from '../errors.js'
 import type { UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 
+/** What `uppy.use(Uponce, …)` takes. */
 // biome-ignore lint/suspicious/noExplicitAny: `uppy.use` infers no result, and an app knows what its server answers.
 export interface UponceOptions<Result = any> extends PluginOpts {
   /** The queue that sends. It outlives the Uppy instance; close it yourself. */
@@ -27,6 +28,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
   readonly #waiting = new Map<string, () => void>()
   #endings: (() => void)[] = []
 
+  /** Called by `uppy.use`. Throws `TypeError` without a queue. */
   constructor(uppy: Uppy<M, B>, options?: UponceOptions) {
     super(uppy, options)
     if (!options?.queue) throw new TypeError(`queue: ${options?.queue} is not valid; expected an UploadQueue.`)
@@ -34,6 +36,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     this.type = 'uploader'
   }
 
+  /** Called by Uppy. */
   override install(): void {
     const { uppy } = this
     const { queue } = this.opts
@@ -105,6 +108,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     queue.ready().then(this.#restore, (error: Error) => uppy.log(error, 'error'))
   }
 
+  /** Called by Uppy; uploads go on. */
   override uninstall(): void {
     this.uppy.removeUploader(this.#send)
     for (const end of this.#endings.splice(0)) end()
