@@ -53,6 +53,7 @@ interface Run {
   origin: string | undefined
   /** When it got its slot, ms since 1970. */
   since: number
+  /** While it waits for its turn. */
   resume?: () => void
   done: Promise<void>
 }
@@ -135,9 +136,10 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     })
     for (const id of choice.expired) expire(id)
     for (const id of choice.setBack) void mend(id, { type: 'set-back', at: now() })
-    // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored.
+    // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored. A run that waits for its turn does not send.
+    const isSent = (id: string): boolean => runs.has(id) && runs.get(id)?.resume === undefined
     for (const id of isRenewed ? Array.from(deps.uploads(), (upload) => upload.id) : changed)
-      if (deps.upload(id)?.status === 'uploading' && !runs.has(id)) void mend(id, { type: 'interrupted' })
+      if (deps.upload(id)?.status === 'uploading' && !isSent(id)) void mend(id, { type: 'interrupted' })
     isRenewed = false
     changed.clear()
     for (const id of choice.start) {
@@ -255,6 +257,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
       signal.addEventListener('abort', onAbort)
       if (signal.aborted) onAbort()
       run.resume = () => {
+        delete run.resume
         signal.removeEventListener('abort', onAbort)
         resolve()
       }

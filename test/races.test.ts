@@ -1,7 +1,9 @@
+import { createHash } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { UploadError } from '../src/errors.js'
 import { createUploadQueue, type UploadQueue, type UploadQueueOptions } from '../src/index.js'
 import type { QueuePorts } from '../src/ports.js'
+import { transition } from '../src/record.js'
 import { indexedDbStore, type Store } from '../src/store.js'
 import { advance, fakeClock, flush, runUntil, until } from './helpers/fake-clock.js'
 import { FakeLocks } from './helpers/locks.js'
@@ -281,6 +283,29 @@ test('where tabs cannot hear each other, the queue is resumed, and paused, for a
   expect((await first.enqueue(file('again'))).snapshot?.status).not.toBe('paused')
   ;(await runUntil(transport.nextRequest())).store()
   await flush()
+})
+
+test('what the tab before was sending as it went is sent, though this one was still hashing it', async () => {
+  const hashing = gate()
+  const queue = openQueue(
+    {},
+    storeWith((store) => ({
+      async bytes(id) {
+        await hashing.opened
+        return store.bytes(id)
+      },
+    })),
+  )
+  const bytes = new Uint8Array(100_000)
+  const upload = await queue.enqueue(new File([bytes], 'large'))
+  await flush()
+  const store = indexedDbStore('uponce:uploads')
+  const sha256 = createHash('sha256').update(bytes).digest('hex')
+  await store.change(upload.id, (record) => transition(transition(record, { type: 'hashed', sha256 }), { type: 'started' }))
+  store.close()
+  hashing.open()
+  ;(await Promise.race([transport.nextRequest(), flush(400).then(() => Promise.reject(new Error('nothing is sent')))])).store()
+  await upload.done
 })
 
 test('two pages in memory each send their own', async () => {
