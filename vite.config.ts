@@ -67,7 +67,15 @@ export default defineConfig(({ mode }) => ({
       },
       { test: { name: 'repository', environment: 'node', include: repositoryTests, testTimeout: 60_000 } },
       { test: { name: 'server', environment: 'node', include: ['test/server/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000 } },
-      { test: { name: 'faults', environment: 'node', include: ['test/faults/**/*.test.ts'], testTimeout: 180_000, hookTimeout: 120_000 } },
+      {
+        test: {
+          name: 'faults',
+          environment: 'node',
+          include: ['test/faults/**/*.test.ts', 'test/model/**/*.test.ts'],
+          testTimeout: 180_000,
+          hookTimeout: 120_000,
+        },
+      },
       {
         test: {
           name: 'browser',

@@ -1,0 +1,123 @@
+import 'fake-indexeddb/auto'
+import { forceCloseDatabase } from 'fake-indexeddb'
+import type { PendingUpload } from '../../src/record.js'
+import type { Realm } from './realm.js'
+import type { Timeline } from './timeline.js'
+
+/** What a device keeps: one IndexedDB for all its pages. */
+export interface Disk {
+  /** What has no room: nothing, the bytes of further files, or anything at all. */
+  full: 'no' | 'bytes' | 'all'
+  /** The factory as one page sees it. */
+  indexedDbOf(realm: Realm): IDBFactory
+  /** Everything that is stored; `null` while some of it is being written. */
+  read(): Stored | null
+  /** The browser removes all of it. */
+  lose(): void
+}
+
+export interface Stored {
+  uploads: Map<string, PendingUpload>
+  bytes: Map<string, Blob | ArrayBuffer>
+}
+
+// What fake-indexeddb has inside, which says what is stored without a request that would change the order of things.
+
+interface Transaction extends IDBTransaction {
+  _state: 'active' | 'inactive' | 'committing' | 'finished'
+  _started: boolean
+  _requests: unknown[]
+  _start(): void
+  _abort(name: string | null): void
+}
+interface Connection extends IDBDatabase {
+  _rawDatabase: Database
+}
+interface Database {
+  transactions: Transaction[]
+  connections: Connection[]
+  rawObjectStores: Map<string, { records: { values(): Iterable<{ key: string; value: unknown }> } }>
+}
+interface Factory extends IDBFactory {
+  _databases: Map<string, Database>
+}
+
+const realms = new WeakMap<object, Realm>()
+const disks = new WeakMap<object, Disk>()
+/** Transactions that the browser will not carry out for want of room. */
+const doomed = new WeakSet<object>()
+
+const prototype = IDBTransaction.prototype as Transaction
+const { _start: start } = prototype
+// A frozen page hears nothing, and holds what it has begun. (Not a database that is being made: it could not be opened by anybody any more.)
+prototype._start = function (this: Transaction) {
+  const realm = realms.get(this.db)
+  if (realm?.frozen && realm.alive && this.mode !== 'versionchange') {
+    this._started = true
+    realm.parked.push(() => start.call(this))
+  } else if (doomed.has(this) && this._requests.length === 0 && this._state !== 'finished') this._abort('QuotaExceededError')
+  else start.call(this)
+}
+
+const { put } = IDBObjectStore.prototype
+IDBObjectStore.prototype.put = function (...given: Parameters<typeof put>) {
+  const full = disks.get(this.transaction.db)?.full ?? 'no'
+  if (full === 'all' || (full === 'bytes' && this.name === 'bytes')) doomed.add(this.transaction)
+  return put.apply(this, given)
+}
+
+export function createDisk(timeline: Timeline): Disk {
+  const factory = new IDBFactory() as Factory
+  const disk: Disk = {
+    full: 'no',
+    indexedDbOf(realm) {
+      const connect = (connection: Connection): void => {
+        // What was lost while it was being opened is nobody's any more.
+        const isLost = factory._databases.get(connection.name) !== connection._rawDatabase
+        if (isLost) timeline.later(realm, 0, () => forceCloseDatabase(connection as never))
+        if (!realm.alive) connection.close()
+        if (realms.has(connection)) return
+        realms.set(connection, realm)
+        disks.set(connection, disk)
+        realm.onKill.push(() => {
+          const open = connection._rawDatabase.transactions.filter(({ db }) => db === connection)
+          for (const transaction of open) {
+            const { _state, mode } = transaction
+            // What was to be committed is.
+            if (_state === 'committing' && realm.frozen) timeline.later(null, 0, () => start.call(transaction))
+            else if (_state !== 'committing' && _state !== 'finished' && mode !== 'versionchange') transaction._abort(null)
+          }
+          connection.close()
+        })
+      }
+      return {
+        open(name: string, version?: number) {
+          // For a page that is gone a database opens in vain, under a name that is nobody's.
+          const request = realm.alive ? factory.open(name, version) : new IDBFactory().open(name, version)
+          request.addEventListener('success', () => connect(request.result as Connection))
+          return request
+        },
+      } as unknown as IDBFactory
+    },
+    read() {
+      const stored: Stored = { uploads: new Map(), bytes: new Map() }
+      for (const database of factory._databases.values()) {
+        if (database.transactions.some(({ _state, mode }) => _state !== 'finished' && mode !== 'readonly')) return null
+        for (const name of ['uploads', 'bytes'] as const)
+          for (const { key, value } of database.rawObjectStores.get(name)?.records.values() ?? []) stored[name].set(key, value as never)
+      }
+      return stored
+    },
+    lose() {
+      for (const [name, { connections, transactions }] of [...factory._databases]) {
+        factory._databases.delete(name)
+        for (const transaction of transactions) {
+          if (transaction._state !== 'finished' && transaction.mode !== 'versionchange') transaction._abort('AbortError')
+        }
+        for (const connection of connections)
+          if (realms.has(connection)) timeline.later(realms.get(connection) ?? null, 0, () => forceCloseDatabase(connection as never))
+      }
+    },
+  }
+  return disk
+}

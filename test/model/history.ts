@@ -1,0 +1,50 @@
+import type { Code } from './code.js'
+import { type Command, carryOut } from './command.js'
+import { Violation } from './witness.js'
+import { World } from './world.js'
+
+export interface History {
+  seed: number
+  commands: readonly Command[]
+}
+
+/** What happened, one line for each command. */
+export type Story = string[]
+
+/** What a history does to a world. Rejects with a `Violation` that tells its story, where a promise was not kept. */
+export async function play(code: Code, { seed, commands }: History): Promise<{ story: Story; steps: number }> {
+  const world = new World(code, seed)
+  const { witness, timeline } = world
+  const start = timeline.now
+  const uninstall = timeline.install()
+  const story: Story = []
+  const tell = (what: string): void => {
+    const seen = witness.seen.splice(0)
+    story.push(`${((timeline.now - start) / 1000).toFixed(3).padStart(12)} s  ${what}${seen.length > 0 ? `: ${seen.join('; ')}` : ''}`)
+  }
+  try {
+    let last = 'all begins'
+    try {
+      await timeline.settle(20)
+      tell(last)
+      for (const command of commands) {
+        last = command.what
+        const done = await carryOut(world, command)
+        last = done ?? last
+        await world.check()
+        if (done !== undefined) tell(done)
+      }
+      last = 'all is well again'
+      await world.conclude()
+      tell(last)
+    } catch (error) {
+      tell(last)
+      if (error instanceof Violation) throw new Violation([error.message, ...story].join('\n'))
+      throw new Error(story.join('\n'), { cause: error })
+    }
+    return { story, steps: timeline.steps }
+  } finally {
+    world.end()
+    uninstall()
+  }
+}

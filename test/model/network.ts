@@ -1,0 +1,205 @@
+import type { Random } from '../helpers/random.js'
+import type { Process, Server } from './server.js'
+import type { Tab } from './tab.js'
+import type { Timeline } from './timeline.js'
+import type { Witness } from './witness.js'
+
+/** What becomes of one request. */
+export type Fate =
+  /** It arrives, and so does its answer. */
+  | { type: 'fine' }
+  /** It does not arrive. */
+  | { type: 'lost' }
+  /** Its answer does not, at once or without a word. */
+  | { type: 'answer lost'; silent: boolean }
+  /** The connection breaks after so many bytes of its body. */
+  | { type: 'body cut'; at: number }
+  /** The connection breaks after so many characters of its answer. */
+  | { type: 'answer cut'; at: number }
+  /** It arrives twice, the second time so much later, ms, and the sender hears the answer to one of them. */
+  | { type: 'twice'; after: number; second: boolean }
+  /** It arrives so much later, ms. */
+  | { type: 'late'; by: number }
+  /** A bit of its body changes. */
+  | { type: 'damaged'; at: number }
+  /** Something in between answers. */
+  | { type: 'intercepted'; status: number; headers: Record<string, string>; text: string }
+
+export interface Network {
+  /** Of the next requests of a device, probes aside. */
+  fates: Map<string, Fate[]>
+  /** What a page uses. */
+  fetchOf(tab: Tab): typeof fetch
+}
+
+/** One upload request on its way, as its sender knows it. */
+export interface Sending {
+  tab: Tab
+  key: string
+  method: string
+  begunAt: number
+  /** Whether its page was frozen meanwhile. */
+  wasFrozen: boolean
+}
+
+interface Answer {
+  status: number
+  headers: Headers
+  text: string
+}
+
+/** Bytes of a body that arrive together. */
+const CHUNK = 300
+
+const bytesOf = async (body: RequestInit['body']): Promise<Uint8Array<ArrayBuffer>> => {
+  if (body === undefined || body === null) return new Uint8Array()
+  return new Uint8Array(body instanceof ArrayBuffer ? body.slice(0) : await (body as Blob).arrayBuffer())
+}
+
+export interface NetworkOptions {
+  timeline: Timeline
+  server: Server
+  random: Random
+  witness: Witness
+}
+
+export function createNetwork({ timeline, server, random, witness }: NetworkOptions): Network {
+  const reset = (): TypeError => new TypeError('Failed to fetch')
+
+  interface Delivery {
+    url: string
+    method: string
+    headers: Headers
+    bytes: Uint8Array<ArrayBuffer>
+    /** The connection breaks after so many bytes. */
+    cutAt: number
+    gone: AbortSignal
+  }
+
+  /** Carries one copy of a request to a process, and resolves with its answer; rejects where the connection breaks. */
+  async function deliver(sending: Sending, process: Process, { url, method, headers, bytes, cutAt, gone }: Delivery): Promise<Answer> {
+    const { realm } = process
+    const cut = new AbortController()
+    const broken = new Promise<never>((_resolve, reject) => {
+      const onEnd = (): void => reject(reset())
+      cut.signal.addEventListener('abort', onEnd)
+      gone.addEventListener('abort', () => timeline.later(null, 5, () => cut.abort()))
+      realm.onKill.push(onEnd)
+    })
+    broken.catch(() => {})
+    let at = 0
+    /** A piece of the body, once it has arrived. */
+    const read = (): Promise<{ done: boolean; value?: Uint8Array }> =>
+      new Promise((resolve, reject) => {
+        const onEnd = (): void => reject(new Error('connection reset'))
+        cut.signal.addEventListener('abort', onEnd)
+        realm.later(random.integer(1, 20), () => {
+          cut.signal.removeEventListener('abort', onEnd)
+          if (cut.signal.aborted) return onEnd()
+          if (at >= bytes.length && cutAt >= bytes.length) return resolve({ done: true })
+          const end = Math.min(at + CHUNK, bytes.length, cutAt)
+          if (end > at) resolve({ done: false, value: bytes.slice(at, end) })
+          else cut.abort()
+          at = end
+        })
+      })
+    const hasBody = method !== 'GET' && method !== 'HEAD'
+    const sent = new Headers(headers)
+    if (hasBody) sent.set('Content-Length', String(bytes.length))
+    // All that the server looks at: to make a real one takes longer than all that it does with it.
+    const body = hasBody ? { getReader: () => ({ read }) } : null
+    const request = { url, method, headers: sent, signal: cut.signal, body } as unknown as Request
+    const answered = process.handle(request).then(async (response) => {
+      const answer = { status: response.status, headers: response.headers, text: await response.text() }
+      if (realm.alive) witness.answered(sending, answer)
+      return answer
+    })
+    answered.catch(() => {})
+    return Promise.race([answered, broken])
+  }
+
+  /** What the sender hears in the end; never settles where it hears nothing. */
+  async function carry(sending: Sending, url: string, init: RequestInit, fate: Fate): Promise<Response> {
+    const { tab, method } = sending
+    const { device } = tab
+    const headers = new Headers(init.headers)
+    const bytes = await bytesOf(init.body)
+    const gone = init.signal as AbortSignal
+    const pause = (ms: number): Promise<void> => timeline.wait(null, ms)
+    await pause(fate.type === 'late' ? fate.by : random.integer(2, 40))
+    if (fate.type === 'intercepted') {
+      if (device.isOffline) throw reset()
+      return new Response(fate.text, { status: fate.status, headers: fate.headers })
+    }
+    const [first, second = first] = server.processes.length > 1 && random.chance(0.5) ? [...server.processes].reverse() : server.processes
+    if (device.isOffline || fate.type === 'lost' || !first || !second) throw reset()
+    if (fate.type === 'damaged' && bytes.length > 0) bytes[fate.at % bytes.length]! ^= 1
+    const cutAt = fate.type === 'body cut' && bytes.length > 0 ? fate.at % bytes.length : Number.POSITIVE_INFINITY
+    const delivery: Delivery = { url, method, headers, bytes, cutAt, gone }
+    let answer: Answer
+    if (fate.type === 'twice') {
+      const copy = pause(fate.after).then(() => {
+        // What is on its way arrives, though its sender may be gone.
+        const there = server.processes.includes(second) ? second : server.processes[0]
+        return there ? deliver(sending, there, { ...delivery, gone: new AbortController().signal }) : Promise.reject(reset())
+      })
+      copy.catch(() => {})
+      const original = deliver(sending, first, delivery)
+      original.catch(() => {})
+      answer = await (fate.second ? copy : original)
+    } else answer = await deliver(sending, first, delivery)
+    await pause(random.integer(2, 40))
+    if (fate.type === 'answer lost' && fate.silent) await new Promise(() => {})
+    if (device.isOffline || fate.type === 'answer lost') throw reset()
+    const { status, text } = answer
+    if (fate.type !== 'answer cut') return new Response(status === 204 ? null : text, { status, headers: answer.headers })
+    const part = new ReadableStream<Uint8Array>({
+      async pull(controller) {
+        if (fate.at > 0) controller.enqueue(Buffer.from(text.slice(0, fate.at)))
+        await Promise.resolve()
+        controller.error(reset())
+      },
+    })
+    return new Response(part, { status, headers: answer.headers })
+  }
+
+  const network: Network = {
+    fates: new Map(),
+    fetchOf: (tab) => (input, init) =>
+      new Promise((resolve, reject) => {
+        const { realm, device } = tab
+        if (!realm.alive) return
+        const url = String(input)
+        const { method = 'GET', signal } = init!
+        const isProbe = method === 'HEAD'
+        const fate = (isProbe ? undefined : network.fates.get(device.name)?.shift()) ?? { type: 'fine' }
+        const key = new Headers(init!.headers).get('Idempotency-Key') ?? ''
+        const sending: Sending = { tab, key, method, begunAt: timeline.now, wasFrozen: false }
+        if (!isProbe) witness.begun(sending, new Headers(init!.headers), fate)
+        let isOver = false
+        const end = (settle: () => void): void => {
+          if (isOver) return
+          isOver = true
+          if (!isProbe) witness.ended(sending)
+          settle()
+        }
+        realm.onKill.push(() => end(() => gone.abort()))
+        const gone = new AbortController()
+        signal?.addEventListener('abort', () => {
+          end(() => reject(signal.reason))
+          gone.abort()
+        })
+        carry(sending, url, { ...init, method, signal: gone.signal }, fate).then(
+          (response) =>
+            realm.later(0, () =>
+              end(() => {
+                if (!isProbe) witness.heard(sending, response)
+                resolve(response)
+              }),
+            ),
+          (error) => realm.later(0, () => end(() => reject(error))),
+        )
+      }),
+  }
+  return network
+}
