@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { extname } from 'node:path'
+import { Transform } from 'node:stream'
 import type { Site } from './page.js'
 import type { Server } from './server.js'
 
@@ -11,6 +12,22 @@ export interface Passage {
   name: string
   /** Ends with its answer, or with its connection. */
   isOver: boolean
+}
+
+/** What goes wrong with a request that passes by; nothing, where it is empty. */
+export interface Mishap {
+  /** Answered 502: before the server hears of it, or after it has answered. */
+  badGateway?: 'before' | 'after'
+  /** The connection ends after so many bytes of the request. */
+  cutRequest?: number
+  /** The answer is lost: with its head, or in the middle of its body. */
+  cutAnswer?: 'head' | 'body'
+  /** ms that the answer is held back. */
+  delay?: number
+  /** Bytes of the request that pass in a second. */
+  throttle?: number
+  /** Nobody is there. */
+  away?: boolean
 }
 
 /** What stands between browsers and the real server, on one origin with the test page: sees every upload, and what pages tell the test. */
@@ -28,8 +45,24 @@ export interface Front {
 
 const types: Record<string, string> = { '': 'text/html', '.html': 'text/html', '.js': 'text/javascript' }
 
-/** `hold` says for how long, ms, an answer to an upload is held back, or until when. */
-export async function startFront(server: Server, site: Site, hold: () => number | Promise<unknown>): Promise<Front> {
+/** Lets so many bytes a second through. */
+const throttled = (rate: number): Transform =>
+  new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      setTimeout(done, (chunk.length / rate) * 1000, null, chunk)
+    },
+  })
+
+/**
+ * `hold` says for how long, ms, an answer to an upload is held back, or until when; `mishap` what goes wrong with a request that is not for
+ * the test page's own files.
+ */
+export async function startFront(
+  server: Pick<Server, 'url'>,
+  site: Site,
+  hold: () => number | Promise<unknown>,
+  mishap: (incoming: IncomingMessage) => Mishap = () => ({}),
+): Promise<Front> {
   const passages: Passage[] = []
   const overlaps: string[] = []
   const told: Record<string, unknown>[] = []
@@ -58,6 +91,19 @@ export async function startFront(server: Server, site: Site, hold: () => number 
   const pass = (incoming: IncomingMessage, answer: ServerResponse): void => {
     const isUpload = incoming.method === 'POST' && incoming.url === '/uploads'
     if (isUpload) note(incoming, answer)
+    const { badGateway, cutRequest, cutAnswer, delay, throttle, away } = mishap(incoming)
+    const end = (): void => {
+      incoming.socket.destroy()
+    }
+    if (away) {
+      end()
+      return
+    }
+    const fail = (): void => void answer.writeHead(502, { 'Content-Type': 'text/plain' }).end('Bad gateway')
+    if (badGateway === 'before') {
+      incoming.resume().once('end', fail)
+      return
+    }
     const { hostname, port } = new URL(server.url)
     const host = new URL(server.url).host
     // The server compares an Origin with the host that was asked.
@@ -66,17 +112,29 @@ export async function startFront(server: Server, site: Site, hold: () => number 
     onward.on('error', () => answer.destroy())
     onward.on('response', (given) => {
       const send = (): void => {
-        answer.writeHead(given.statusCode ?? 502, given.headers)
-        given.pipe(answer)
+        if (cutAnswer === 'head') end()
+        else if (badGateway === 'after') fail()
+        else {
+          answer.writeHead(given.statusCode ?? 502, given.headers)
+          if (cutAnswer === 'body') given.once('data', (chunk: Buffer) => answer.write(chunk.subarray(0, chunk.length / 2), end))
+          else given.pipe(answer)
+        }
       }
-      const held = isUpload ? hold() : 0
+      const held = delay ?? (isUpload ? hold() : 0)
       if (typeof held === 'number') setTimeout(send, held)
       else held.then(send)
     })
     answer.once('close', () => {
       if (!answer.writableFinished) onward.destroy()
     })
-    incoming.pipe(onward)
+    let passed = 0
+    if (cutRequest !== undefined)
+      incoming.on('data', (chunk: Buffer) => {
+        passed += chunk.length
+        if (passed >= cutRequest) end()
+      })
+    if (throttle === undefined) incoming.pipe(onward)
+    else incoming.pipe(throttled(throttle)).pipe(onward)
   }
 
   const front = createServer((incoming, answer) => {

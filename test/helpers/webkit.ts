@@ -78,10 +78,15 @@ const openSession = async (call: Call, stop: () => Promise<void>): Promise<Engin
     }
   }
 
+  const first = await call<string>('GET', `${session}/window`)
   return {
-    ...pageOf(await call<string>('GET', `${session}/window`)),
+    ...pageOf(first),
     async newPage() {
-      const { handle } = await inTurn(() => call<{ handle: string }>('POST', `${session}/window/new`, { type: 'window' }))
+      const { handle } = await inTurn(async () => {
+        // The window that was spoken to last may have been closed.
+        await call('POST', `${session}/window`, { handle: first })
+        return call<{ handle: string }>('POST', `${session}/window/new`, { type: 'window' })
+      })
       return pageOf(handle)
     },
     async close() {
