@@ -45,7 +45,12 @@ const worker = libraryOf({ 'digest.worker': here('src/digest.worker.ts') }, [], 
 /** `vite build --mode page`: the demo page, which uses the built package as any app would. */
 const page: UserConfig = {
   root: here('demo/page'),
-  resolve: { alias: { uponce: here('dist/index.js') } },
+  resolve: {
+    alias: [
+      { find: /^uponce\/(element|file-picker)$/, replacement: here('dist/adapters/$1.js') },
+      { find: 'uponce', replacement: here('dist/index.js') },
+    ],
+  },
   build: { target: 'es2022', outDir: here('.build/page'), emptyOutDir: true },
 }
 

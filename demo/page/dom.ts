@@ -81,7 +81,8 @@ export function createCopyButton(label: string, say: (text: string) => void): Co
       element.disabled = next === null
       setText(value, next === null ? '…' : `${next.slice(0, 8)}…`)
       setTitle(element, next === null ? '' : `${next}\nClick to copy`)
-      const spoken = next === null ? `${label} of ${of}, not known yet` : `Copy ${label} of ${of}: ${next.slice(0, 8)}…`
+      // It begins with what can be seen, for those who speak to the page.
+      const spoken = `${label} ${value.textContent} of ${of}, ${next === null ? 'not known yet' : 'copy'}`
       if (element.getAttribute('aria-label') !== spoken) element.setAttribute('aria-label', spoken)
     },
   }

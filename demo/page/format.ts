@@ -32,6 +32,9 @@ const reasons: Record<string, string> = {
   'digest-mismatch': 'the server received other bytes',
 }
 
+/** Whether a code says why an attempt is made again, and there are words for it. */
+export const isRetryReason = (code: string): boolean => code === 'http' || code in reasons
+
 /** Why an attempt is made again, in words: the error's code, and the status of the answer where there was one. */
 export function reasonInWords(code: string, status: number | undefined): string {
   if (code === 'http' && status !== undefined) return `the server answered ${status}`

@@ -1,32 +1,51 @@
 import { createUploadQueue, isUploadError, type Upload } from 'uponce'
-import { byId, onPress, setEnabled, setText } from './dom.js'
+import { defineUploadQueue, type UploadQueueElement, type UploadQueueTexts } from 'uponce/element'
+import { attach } from 'uponce/file-picker'
+import { chooseAccount } from './account.js'
+import { byId, onPress, setText } from './dom.js'
 import { createFaultsView } from './faults-view.js'
-import { count, formatBytes } from './format.js'
-import { createNotices, createSpeaker } from './notices.js'
-import { followPicks } from './pick.js'
+import { formatDuration, isRetryReason, reasonInWords } from './format.js'
+import { createGuide } from './guide.js'
+import { createNotices, createSpeaker, type Notice } from './notices.js'
 import { type FaultName, rowsByKey, watchServer } from './server-state.js'
 import { createServerView } from './server-view.js'
 import { followStories, inOneSentence } from './story.js'
+import { createTimelineView } from './timeline-view.js'
 import { chooseTransport } from './transport-choice.js'
-import { createUploadsView } from './uploads-view.js'
 
 /** Refused above this, bytes, so that the refusal can be seen; the server takes more. */
 const maxFileSize = 500_000_000
 
+const account = chooseAccount(byId<HTMLSelectElement>('account'), () => {
+  run(queue.start())
+  server.nudge()
+})
 const queue = createUploadQueue({
   endpoint: '/uploads',
   maxFileSize,
   transport: chooseTransport(document.querySelectorAll<HTMLInputElement>('input[name="transport"]')),
   // Three times the default: a countdown that is over before it is read shows nothing.
   retry: { baseDelay: 3_000 },
+  owner: () => account.owner,
+  headers: () => account.headers,
 })
 
 const say = createSpeaker(byId('live'))
 const notify = createNotices(byId('notices'))
 
+const codeOf = (error: unknown): { code?: string } => (isUploadError(error) ? { code: error.code } : {})
+const lineOf = (error: unknown): Notice['lines'][number] => ({ ...codeOf(error), text: (error as Error).message })
+/** What a click asks of the queue; when the queue cannot, the page says so. */
+function run(work: Promise<unknown>): void {
+  work.catch((error: unknown) => notify({ about: 'queue', tone: 'bad', title: 'That did not work', lines: [lineOf(error)] }))
+}
+
 // What the server holds, and how it fails.
 
+const isUnderWay = ({ status }: Upload): boolean => status === 'preparing' || status === 'pending' || status === 'uploading'
+
 const server = watchServer({
+  account,
   isBusy: () => queue.getSnapshot().some(isUnderWay),
   onLook: () => {
     isSilent = false
@@ -40,7 +59,7 @@ const server = watchServer({
 })
 let isSilent = false
 
-const serverView = createServerView({ list: byId('stored'), summary: byId('stored-summary'), totals: byId('totals'), say })
+const serverView = createServerView({ list: byId('stored'), summary: byId('stored-summary'), totals: byId('totals'), say, account })
 const faultsView = createFaultsView({
   list: byId('faults'),
   disarm: byId<HTMLButtonElement>('disarm'),
@@ -62,91 +81,40 @@ function showServer(): void {
   const uploads = queue.getSnapshot()
   serverView.show(look, uploads)
   faultsView.show(look, uploads)
-  byId('break').hidden = !look.hasFaults
-  byId('try').hidden = !look.hasFaults
-  uploadsView.refreshStory()
+  byId('break').hidden = byId('guide').hidden = !look.hasFaults
+  timelines.refresh()
   showBanner()
 }
 
-// The uploads.
+// The uploads: the element shows and picks, the page adds a time line to each row.
 
-const stories = followStories(queue, (id) => uploadsView.refreshStory(id))
+const texts: Partial<UploadQueueTexts> = {
+  clear: 'Clear succeeded',
+  drop: 'or drop them anywhere on this page',
+  offline: 'Waits until the server can be reached',
+  duration: formatDuration,
+  reason: (code, message = '', status) =>
+    isRetryReason(code) ? reasonInWords(code, status) : message ? `${message.replace(/\.$/, '')} · ${code}` : code,
+  nextAttempt: (duration, reason) => `Next attempt in ${duration}: ${reason}`,
+  failure: (reason) => `Failed: ${reason}`,
+}
+
+defineUploadQueue()
+const element = byId<UploadQueueElement>('uploads')
+Object.assign(element, { queue, texts })
+element.setAttribute('max-file-size', String(maxFileSize))
+
+const stories = followStories(queue, (id) => timelines.refresh(id))
 
 function sentenceOf(upload: Upload): string[] {
   const look = server.last
   const seen = look?.state.keys.find(({ key }) => key === upload.idempotencyKey)?.requests ?? []
   const isTold = look !== undefined && (upload.endedAt ?? Number.POSITIVE_INFINITY) < look.askedAt
-  return inOneSentence(
-    upload,
-    stories.asked(upload),
-    seen,
-    isTold ? rowsByKey(look.state.media).get(upload.idempotencyKey)?.length : undefined,
-  )
+  const rows = isTold ? rowsByKey(look.state.media).get(upload.idempotencyKey)?.length : undefined
+  return inOneSentence(upload, stories.asked(upload), seen, rows)
 }
 
-/** What a click asks of the queue; when the queue cannot, the page says so. */
-const run = (work: Promise<unknown>): void => {
-  work.catch((error: unknown) => notify({ about: 'queue', tone: 'bad', title: 'That did not work', lines: [refusalOf(error)] }))
-}
-const codeOf = (error: unknown): { code?: string } => (isUploadError(error) ? { code: error.code } : {})
-
-const uploadsView = createUploadsView({
-  list: byId('uploads'),
-  actions: {
-    pause: (id) => run(queue.pause(id)),
-    resume: (id) => run(queue.resume(id)),
-    retry: (id) => run(queue.retry(id)),
-    cancel: (id) => run(queue.cancel(id)),
-  },
-  linesOf: stories.of,
-  sentenceOf,
-  say,
-  isOutOfReach: () => isOutOfReach,
-})
-
-const isUnderWay = ({ status }: Upload): boolean => status === 'preparing' || status === 'pending' || status === 'uploading'
-const pauseAll = byId<HTMLButtonElement>('pause-all')
-const resumeAll = byId<HTMLButtonElement>('resume-all')
-const flush = byId<HTMLButtonElement>('flush')
-const clear = byId<HTMLButtonElement>('clear')
-
-onPress(pauseAll, () => run(queue.pause()))
-onPress(resumeAll, () => run(queue.resume()))
-onPress(clear, () => run(queue.clear({ status: 'succeeded' })))
-onPress(flush, () => {
-  const flushed = queue.flush().then(({ succeeded, failed, left }) => say(`Tried: ${succeeded} succeeded, ${failed} failed, ${left} left.`))
-  run(flushed)
-})
-
-const summary = byId('uploads-summary')
-const overall = byId<HTMLProgressElement>('overall')
-
-function showUploads(): void {
-  const uploads = queue.getSnapshot()
-  uploadsView.show(uploads)
-  if (server.last) serverView.showTotals(server.last, uploads)
-  const amount = (status: Upload['status']): number => uploads.filter((upload) => upload.status === status).length
-  const succeeded = amount('succeeded')
-  const parts = [
-    [amount('uploading'), 'uploading'],
-    [amount('preparing') + amount('pending'), 'waiting'],
-    [amount('paused'), 'paused'],
-    [amount('blocked'), 'blocked'],
-    [amount('failed'), 'failed'],
-    [succeeded, 'succeeded'],
-  ] as const
-  const present = parts.filter(([number]) => number > 0).map(([number, word]) => `${number} ${word}`)
-  setText(summary, uploads.length === 0 ? '' : present.join(', '))
-  overall.hidden = uploads.length < 2 || succeeded === uploads.length
-  overall.max = Math.max(1, uploads.length)
-  overall.value = succeeded
-  byId('uploads-empty').hidden = uploads.length > 0
-  setEnabled(pauseAll, uploads.some(isUnderWay))
-  setEnabled(resumeAll, amount('paused') + amount('blocked') > 0)
-  setEnabled(flush, amount('preparing') + amount('pending') > 0)
-  setEnabled(clear, succeeded > 0)
-  showBanner()
-}
+const timelines = createTimelineView({ host: element, linesOf: stories.of, sentenceOf, say })
 
 /** Between two showings lie so many ms at least: two hundred uploads change faster than anybody reads. */
 const showPause = 60
@@ -154,18 +122,40 @@ let isDue = false
 queue.subscribe(() => {
   if (isDue) return
   isDue = true
-  setTimeout(() => requestAnimationFrame(showDue), showPause)
+  setTimeout(() => requestAnimationFrame(showUploads), showPause)
 })
 /** A hidden tab has no frames, and nobody looks at it. */
-function showDue(): void {
+function showUploads(): void {
   isDue = false
-  showUploads()
+  const uploads = queue.getSnapshot()
+  timelines.show(uploads)
+  if (server.last) serverView.showTotals(server.last, uploads)
+  showBanner()
 }
+
+// Files that are picked elsewhere on the page.
+
+const refused: Notice['lines'] = []
+const refuse = (name: string, line: Notice['lines'][number]): void => {
+  if (refused.length === 0)
+    queueMicrotask(() => {
+      const one = 'One file was not taken, and nothing of it is kept'
+      const title = refused.length === 1 ? one : `${refused.length} files were not taken, and nothing of them is kept`
+      notify({ about: 'refused', tone: 'bad', title, lines: refused.splice(0) })
+    })
+  refused.push({ name, ...line })
+}
+const limits = {
+  maxFileSize,
+  onRefused: ({ name }: { name: string }, code: string) => refuse(name, { code, text: '' }),
+  onError: (error: unknown, { name }: File) => refuse(name, lineOf(error)),
+}
+attach(queue, document, limits)
+attach(queue, byId<HTMLInputElement>('folder'), limits)
 
 // What the queue tells.
 
 let isUnreachable = false
-let isOutOfReach = false
 queue.on('offline', () => {
   isUnreachable = true
   showBanner()
@@ -181,13 +171,12 @@ function showBanner(): void {
   const waits = queue
     .getSnapshot()
     .some(({ status, reason, notBefore }) => status === 'pending' && reason === 'network' && notBefore === null)
-  const wasOutOfReach = isOutOfReach
-  isOutOfReach = isUnreachable || isSilent || waits
-  if (isOutOfReach !== wasOutOfReach) uploadsView.refreshStates()
   const banner = byId('banner')
-  banner.hidden = !isOutOfReach
+  const isOut = isUnreachable || isSilent || waits
   const why = navigator.onLine ? 'The server cannot be reached.' : 'This browser is offline.'
-  setText(banner, banner.hidden ? '' : `${why} What you pick is saved here, and sent as soon as the server answers.`)
+  banner.hidden = !isOut && account.owner !== null
+  if (isOut) setText(banner, `${why} What you pick is saved here, and sent as soon as the server answers.`)
+  else setText(banner, banner.hidden ? '' : 'Nobody is signed in: nothing is taken, and nothing is sent.')
 }
 
 queue.on('warning', ({ message, upload, error }) =>
@@ -201,93 +190,32 @@ queue.on('warning', ({ message, upload, error }) =>
 queue.on('retrying', ({ reason }) => {
   if (reason === 'network' || reason === 'timeout') faultsView.noteSilence()
 })
-queue.on('retrying', ({ upload }) => say(`${upload.name} will be tried again.`))
-queue.on('succeeded', ({ upload, replayed }) => say(`${upload.name} succeeded${replayed ? ', by a replay' : ''}.`))
-queue.on('failed', ({ upload, error }) => say(`${upload.name} failed: ${error.message}`))
-queue.on('blocked', ({ upload }) => say(`${upload.name} is blocked.`))
-queue.on('paused', ({ upload }) => say(`${upload.name} is paused.`))
-queue.on('resumed', ({ upload }) => say(`${upload.name} goes on.`))
-queue.on('cancelled', ({ upload }) => say(`${upload.name} is gone.`))
 for (const name of ['added', 'started', 'retrying', 'succeeded', 'failed', 'blocked', 'cancelled'] as const) queue.on(name, server.nudge)
-
-// Picking files.
-
-const saving = byId('saving')
-
-/** Whether the queue is likely to refuse it. A folder that was dropped looks like a file, but cannot be read. */
-const isDoubtful = async (file: File): Promise<boolean> => {
-  if (file.size > maxFileSize) return true
-  return file
-    .slice(0, 1)
-    .arrayBuffer()
-    .then(
-      () => false,
-      () => true,
-    )
-}
-
-interface Refusal {
-  name?: string
-  code?: string
-  text: string
-}
-
-const refusalOf = (error: unknown): Refusal => ({ ...codeOf(error), text: (error as Error).message })
-
-/** All that are good together, which is quicker; the others one by one, so that each refusal has a name. */
-async function enqueueAll(files: readonly File[]): Promise<void> {
-  setText(saving, `Saving ${count(files.length, 'file')} …`)
-  const doubts = await Promise.all(files.map(isDoubtful))
-  const refused: Refusal[] = []
-  const good = files.filter((_, index) => !doubts[index])
-  await queue.enqueueAll(good).catch((error: unknown) => {
-    refused.push(...(error instanceof AggregateError ? error.errors : [error]).map(refusalOf))
-  })
-  for (const file of files.filter((_, index) => doubts[index])) {
-    await queue.enqueue(file).catch((error: unknown) => refused.push({ name: file.name, ...refusalOf(error) }))
-  }
-  setText(saving, '')
-  if (refused.length === 0) return
-  const title =
-    refused.length === 1
-      ? 'One file was not taken, and nothing of it is kept'
-      : `${refused.length} files were not taken, and nothing of them is kept`
-  notify({ about: 'refused', tone: 'bad', title, lines: refused })
-}
-
-let saved = Promise.resolve()
-followPicks({
-  inputs: [byId<HTMLInputElement>('files'), byId<HTMLInputElement>('folder')],
-  dropZone: byId('drop-zone'),
-  onFiles(files) {
-    say(`${count(files.length, 'file')} picked.`)
-    saved = saved.then(() => enqueueAll(files))
-  },
-})
-setText(byId('size-limit'), `Up to ${formatBytes(maxFileSize)} each.`)
 
 // What to try first.
 
+const showMe = byId<HTMLButtonElement>('show-me')
+const guide = createGuide({ queue, list: byId('steps'), end: byId('guide-end'), button: showMe, say })
 let shows = 0
-byId('show-me').addEventListener('click', async () => {
-  try {
-    await server.order('lose-answer')
-  } catch (error) {
-    tellNotOrdered(error)
-    return
-  }
+
+/** The next request is the one that goes wrong, so the file comes before all others. */
+async function showLostAnswer(): Promise<void> {
+  await server.order('lose-answer')
   shows++
   const text = `Made on ${new Date().toString()} to show that a lost answer loses nothing.\n`
   const file = new File([text.repeat(40)], `lost answer ${shows}.txt`, { type: 'text/plain' })
-  // Before all others, since the next request is the one that goes wrong.
-  run(
-    queue.enqueue(file, { priority: 1 }).then(async ({ id, snapshot }) => {
-      uploadsView.open(id)
-      byId('proof').scrollIntoView()
-      if (snapshot?.status === 'paused') await queue.resume(id)
-    }),
-  )
-})
+  const id = crypto.randomUUID?.() ?? `lost-answer-${Date.now()}`
+  guide.follow(id)
+  await queue.enqueue(file, { id, priority: 1 })
+  timelines.open(id)
+  if (queue.get(id)?.status === 'paused') await queue.resume(id)
+}
+onPress(showMe, () =>
+  showLostAnswer().catch((error: unknown) => {
+    guide.stop()
+    tellNotOrdered(error)
+  }),
+)
 
 run(queue.ready())
 showUploads()

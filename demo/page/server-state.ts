@@ -1,4 +1,5 @@
 import type { Upload } from 'uponce'
+import type { Account } from './account.js'
 
 export const faultNames = ['lose-answer', 'cut-body', 'unavailable', 'too-many', 'server-error', 'slow', 'away'] as const
 export type FaultName = (typeof faultNames)[number]
@@ -66,14 +67,9 @@ const restPause = 5_000
 /** What the server is told to send as Retry-After, or how long it stays away, s. */
 const faultSeconds: Partial<Record<FaultName, number>> = { unavailable: 5, 'too-many': 5, away: 20 }
 
-async function request(path: string, init: RequestInit = {}): Promise<Response> {
-  const response = await fetch(path, { cache: 'no-store', ...init })
-  if (!response.ok && response.status !== 404) throw new Error(`${path} was answered with ${response.status}.`)
-  return response
-}
-
 /** Asks the server what it holds: after each change, often while something is under way, seldom otherwise, never from a hidden tab. */
 export function watchServer(options: {
+  account: Account
   isBusy(): boolean
   onLook(look: Look): void
   /** It gave no answer, or one that makes no sense. */
@@ -88,8 +84,17 @@ export function watchServer(options: {
   /** How long the last answer took, ms. */
   let taken = 0
 
+  async function request(path: string, init: RequestInit = {}): Promise<Response> {
+    const headers = { ...options.account.headers, ...init.headers }
+    const response = await fetch(path, { cache: 'no-store', ...init, headers })
+    if (!response.ok && response.status !== 404) throw new Error(`${path} was answered with ${response.status}.`)
+    return response
+  }
+
   async function ask(): Promise<Look> {
     const askedAt = Date.now()
+    // Nobody has nothing.
+    if (options.account.owner === null) return { askedAt, state: { media: [], keys: [], objects: 0, faults: {} }, hasFaults }
     const response = hasFaults ? await request('/demo/state') : undefined
     if (response?.ok) return { askedAt, state: (await response.json()) as ServerState, hasFaults }
     hasFaults = false

@@ -1,4 +1,5 @@
 import type { Upload } from 'uponce'
+import type { Account } from './account.js'
 import { createCopyButton, h, setText, showInOrder } from './dom.js'
 import { count, formatBytes, formatClock } from './format.js'
 import { type Look, type Media, rowsByKey, type SeenRequest, totalsOf } from './server-state.js'
@@ -16,6 +17,7 @@ export interface ServerViewOptions {
   summary: HTMLElement
   totals: HTMLElement
   say(text: string): void
+  account: Account
 }
 
 /** Rows shown; a page of a thousand serves nobody. */
@@ -83,10 +85,23 @@ function comparison(media: Media, upload: Upload | undefined): { text: string; t
     : { text: 'not the digest in this browser', tone: 'bad' }
 }
 
-function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
+/** A link does for the cookie; who is known by a header asks with it. */
+async function download(event: Event, { headers }: Account, name: string): Promise<void> {
+  if (Object.keys(headers).length === 0) return
+  event.preventDefault()
+  const response = await fetch((event.currentTarget as HTMLAnchorElement).href, { headers })
+  const url = URL.createObjectURL(await response.blob())
+  h('a', { href: url, download: name }).click()
+  URL.revokeObjectURL(url)
+}
+
+function createRow({ key, media, upload }: Entry, { say, account }: ServerViewOptions) {
   const name = media?.fileName ?? upload?.name ?? `key ${key.slice(0, 8)}…`
   const title = h('bdi', { class: 'name', title: name })
-  title.append(media ? h('a', { href: `/media/${encodeURIComponent(media.id)}`, download: name, title: `Download ${name}` }, name) : name)
+  const onclick = (event: Event): void => void download(event, account, name).catch((error: Error) => say(error.message))
+  const link = (id: string) =>
+    h('a', { href: `/media/${encodeURIComponent(id)}`, download: name, title: `Download ${name}`, onclick }, name)
+  title.append(media ? link(media.id) : name)
   const badge = h('span', { class: 'badge' }, media ? 'Stored' : 'Not stored')
   const size = h('span', { class: 'size' }, media ? formatBytes(media.bytes) : '')
   const keyButton = createCopyButton('key', say)
@@ -124,7 +139,8 @@ function createRow({ key, media, upload }: Entry, say: (text: string) => void) {
 
 const totalNames = ['picked', 'stored', 'requests', 'replays', 'storedTwice', 'lost'] as const
 
-export function createServerView({ list, summary, totals, say }: ServerViewOptions): ServerView {
+export function createServerView(options: ServerViewOptions): ServerView {
+  const { list, summary, totals } = options
   const rows = new Map<string, ReturnType<typeof createRow>>()
   let answeredAt: number | undefined
 
@@ -151,7 +167,7 @@ export function createServerView({ list, summary, totals, say }: ServerViewOptio
       const shown = new Map(entries.slice(0, rowsShown).map((entry) => [`${entry.media?.id ?? ''} ${entry.key}`, entry]))
       for (const id of [...rows.keys()]) if (!shown.has(id)) rows.delete(id)
       for (const [id, entry] of shown) {
-        const row = rows.get(id) ?? createRow(entry, say)
+        const row = rows.get(id) ?? createRow(entry, options)
         rows.set(id, row)
         row.update(entry)
       }
