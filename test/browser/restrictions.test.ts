@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createAccount } from '../helpers/account.js'
 import { launchChromiumEngine } from '../helpers/chromium.js'
@@ -23,6 +24,20 @@ const missing = {
   Worker: `delete globalThis.Worker`,
 } satisfies Record<string, string>
 
+/** What the page on it tells of, in its order, and how a large file is hashed under each. */
+const guide = readFileSync(new URL('../../demo/docs/content-security-policy.md', import.meta.url), 'utf8')
+const policies = [...guide.matchAll(/^```http\nContent-Security-Policy: (.+)\n```$/gm)].map(([, policy]) => policy!)
+const underPolicies: [name: string, isWasmAllowed: boolean, way: string][] = [
+  ['without wasm-unsafe-eval: a large file is hashed in the worker, by script', false, 'digest.worker'],
+  ['with wasm-unsafe-eval: a large file is hashed in the worker', true, 'digest.worker'],
+  ['without workers: a large file is hashed on the page', false, 'digest-by-script'],
+  ['with Trusted Types: a large file is hashed on the page, where the browser knows them', false, 'trusted'],
+]
+
+test('every policy of the page on them is tried', () => {
+  expect(policies).toHaveLength(underPolicies.length)
+})
+
 const sizes = [200, 3_000_000]
 const digests = sizes.map((size) => createHash('sha256').update(bytesOf(size)).digest('hex'))
 
@@ -32,7 +47,7 @@ const testEngine = (program: Program, name: string, launch: () => Promise<Engine
     let server: Server
     let plain: SiteServer
     let accounts = 0
-    const policies: Record<string, string>[] = [{}, {}]
+    const headers = policies.map((): Record<string, string> => ({}))
     const strict: SiteServer[] = []
 
     beforeAll(async () => {
@@ -41,11 +56,9 @@ const testEngine = (program: Program, name: string, launch: () => Promise<Engine
       for (const [feature, script] of Object.entries(missing))
         site.set(`${feature}.html`, new TextEncoder().encode(page.replace('<title>', `<script>${script}</script><title>`)))
       plain = await serveSite(site, {})
-      for (const headers of policies) strict.push(await serveSite(site, headers))
+      for (const own of headers) strict.push(await serveSite(site, own))
       server = await startServer({ ALLOWED_ORIGINS: [plain, ...strict].map(({ url }) => url).join(',') })
-      const sources = `default-src 'self'; connect-src 'self' ${server.url}`
-      policies[0]!['Content-Security-Policy'] = sources
-      policies[1]!['Content-Security-Policy'] = `${sources}; worker-src 'none'`
+      for (const [at, policy] of policies.entries()) headers[at]!['Content-Security-Policy'] = `${policy}; connect-src 'self' ${server.url}`
       engine = await launch()
     })
     afterAll(async () => {
@@ -87,15 +100,13 @@ const testEngine = (program: Program, name: string, launch: () => Promise<Engine
       expect(ways).toEqual(expectedWays)
     }
 
-    test('a Content-Security-Policy without wasm-unsafe-eval: a large file is hashed in the worker, by script', async () => {
-      const page = await open(strict[0]!.url)
+    test.each(underPolicies)('a Content-Security-Policy %s', async (name, isWasmAllowed, way) => {
+      const site = strict[underPolicies.findIndex(([each]) => each === name)]!
+      const page = await open(site.url)
       const compiling = run(page, () => WebAssembly.compile(Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0)).then(() => 'allowed', String))
-      expect(await compiling).toMatch(/^CompileError/)
-      await expectUploads(page, strict[0]!, ['digest.worker'])
-    })
-
-    test('a Content-Security-Policy without workers: a large file is hashed on the page', async () => {
-      await expectUploads(await open(strict[1]!.url), strict[1]!, ['digest-by-script'])
+      expect(await compiling).toMatch(isWasmAllowed ? /^allowed/ : /^CompileError/)
+      const trusted = (await run(page, () => 'trustedTypes' in globalThis)) ? 'digest-by-script' : 'digest.worker'
+      await expectUploads(page, site, [way === 'trusted' ? trusted : way])
     })
 
     test.each(Object.keys(missing))('a page without %s has a queue that works', async (feature) => {
