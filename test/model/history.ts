@@ -1,5 +1,7 @@
+import type { KeyStore } from '../../demo/server/keys.js'
 import type { Code } from './code.js'
 import { type Command, carryOut } from './command.js'
+import type { Timeline } from './timeline.js'
 import { Violation } from './witness.js'
 import { World } from './world.js'
 
@@ -11,9 +13,13 @@ export interface History {
 /** What happened, one line for each command. */
 export type Story = string[]
 
-/** What a history does to a world. Rejects with a `Violation` that tells its story, where a promise was not kept. */
-export async function play(code: Code, { seed, commands }: History): Promise<{ story: Story; steps: number }> {
-  const world = new World(code, seed)
+/** What a history does to a world, whose server keeps its keys as `keysFor` says, else in memory. Rejects with a `Violation` that tells its story, where a promise was not kept. */
+export async function play(
+  code: Code,
+  { seed, commands }: History,
+  keysFor?: (timeline: Timeline) => KeyStore,
+): Promise<{ story: Story; steps: number }> {
+  const world = new World(code, seed, keysFor)
   const { witness, timeline } = world
   const start = timeline.now
   const uninstall = timeline.install()

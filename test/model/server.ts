@@ -39,11 +39,13 @@ export interface ServerOptions {
   seed: number
   random: Random
   witness: Witness
+  /** Default: in memory. */
+  keys?: KeyStore | undefined
 }
 
-export function createServer({ timeline, code, seed, random, witness }: ServerOptions): Server {
+export function createServer({ timeline, code, seed, random, witness, ...given }: ServerOptions): Server {
   const shared = createRealm({ timeline, name: 'database', seed })
-  const keys: KeyStore = code.loadProgram(shared.globals).createMemoryKeys({ clock: () => timeline.now })
+  const keys = given.keys ?? code.loadProgram(shared.globals).createMemoryKeys({ clock: () => timeline.now })
   const objects = createMemoryObjects()
   const maxInFlightPerOwner = random.pick([2, 8, 8])
   let started = 0

@@ -36,6 +36,7 @@ export class Timeline {
   steps = 0
   #queue: Task[] = []
   #ids = 0
+  #held = 0
   #waiting = new Map<number, Task>()
 
   constructor(now: number) {
@@ -79,15 +80,31 @@ export class Timeline {
     return new Promise((resolve) => this.later(owner, ms, resolve))
   }
 
+  /** What really takes a while: nothing else happens meanwhile. */
+  async hold<T>(work: () => Promise<T>): Promise<T> {
+    this.#held += 1
+    try {
+      return await work()
+    } finally {
+      this.#held -= 1
+    }
+  }
+
+  async #drain(): Promise<void> {
+    await drained()
+    while (this.#held > 0) await turned()
+  }
+
   /** Does what is due now, `limit` tasks at most, and what follows from that. */
   async settle(limit = Number.POSITIVE_INFINITY): Promise<void> {
-    await drained()
+    await this.#drain()
     for (let count = 0; count < limit; ) {
       const [task] = this.#queue
       if (!task || task.at > this.now) {
         // Bodies of requests take turns of their own.
         await turned()
         await turned()
+        await this.#drain()
         const [next] = this.#queue
         if (!next || next.at > this.now) return
         continue
@@ -104,7 +121,7 @@ export class Timeline {
       this.steps += 1
       if (this.steps > taskLimit) throw new Error('There is no end to it.')
       task.run()
-      await drained()
+      await this.#drain()
     }
   }
 

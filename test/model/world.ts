@@ -1,3 +1,4 @@
+import type { KeyStore } from '../../demo/server/keys.js'
 import { createRandom, type Random } from '../helpers/random.js'
 import { HOUR } from '../server/fixture.js'
 import type { Code } from './code.js'
@@ -29,14 +30,14 @@ export class World {
   #opened = 0
   #enqueuing = 0
 
-  constructor(code: Code, seed: number) {
+  constructor(code: Code, seed: number, keysFor?: (timeline: Timeline) => KeyStore) {
     this.#code = code
     this.#seed = seed
     const { timeline, witness } = this
     this.random = createRandom(seed)
     const own = (n: number): Random => createRandom(seed + n)
     this.devices = ['phone', 'laptop'].map((name, n) => createDevice(timeline, name, OWNERS[n]!, own(n + 1)))
-    this.server = createServer({ timeline, code, seed: seed + 3, random: own(4), witness })
+    this.server = createServer({ timeline, code, seed: seed + 3, random: own(4), witness, keys: keysFor?.(timeline) })
     this.network = createNetwork({ timeline, server: this.server, random: own(5), witness })
     witness.attach(this.server.keys, this.server.objects)
     this.server.start()
