@@ -93,6 +93,16 @@ export default defineConfig(({ mode }) => ({
           sequence: { groupOrder: 1 },
         },
       },
+      {
+        test: {
+          name: 'chaos',
+          environment: 'node',
+          include: ['test/chaos/**/*.test.ts'],
+          hookTimeout: 120_000,
+          fileParallelism: false,
+          sequence: { groupOrder: 2 },
+        },
+      },
     ],
   },
 }))

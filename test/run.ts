@@ -100,7 +100,11 @@ await check('unused files, exports and dependencies', 'knip --no-config-hints')
 await check('shape of the package', 'publint --strict')
 await check('types of the package', 'attw --pack . --profile esm-only')
 // Browsers wait a lot, and so do tests of servers: side by side they take little longer than one of them.
-await Promise.all([vitest('tests in browsers', ['browser']), vitest('tests in Node', ['repository', 'unit', 'server', 'faults'])])
+await Promise.all([
+  vitest('tests in browsers', ['browser']),
+  vitest('tests in browsers and servers that are stopped at random', ['chaos']),
+  vitest('tests in Node', ['repository', 'unit', 'server', 'faults']),
+])
 
 console.log(['', ...failures.map((failure) => `failed: ${failure}`), ...notices, `${seconds(start)} in all`].join('\n'))
 console.log(`${count.passed} passed, ${count.failed} failed${count.skipped > 0 ? `, ${count.skipped} skipped` : ''}`)
