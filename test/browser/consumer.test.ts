@@ -4,8 +4,9 @@ import { copyFile, mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/
 import { join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build as esbuild } from 'esbuild'
-import { build as vite } from 'vite'
+import { createServer as createViteServer, build as vite } from 'vite'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createAccount } from '../helpers/account.js'
 import { type Chromium, launchChromium } from '../helpers/chromium.js'
 import { describeWith } from '../helpers/describe-with.js'
 import { openSite, type Site } from '../helpers/page.js'
@@ -83,6 +84,46 @@ describeWith(programs.chromium, 'an app that installed the packed package', () =
     await copyFile(app('index.html'), app('esbuild/index.html'))
     await copyFile(app('node_modules/uponce/dist/digest.worker.js'), app('esbuild/digest.worker.js'))
     await expectUploadThroughWorker(await readSite(app('esbuild')))
+  })
+
+  /** What README.md says, from an empty folder on: the packed package, the twelve lines, Vite's server as it comes, its proxy. */
+  test('the lines of README.md, in a new app on the development server of Vite: a lost answer, a reload, and one object', async () => {
+    const readme = await readFile(join(root, 'README.md'), 'utf8')
+    const [, lines = ''] = /^## In an app$.*?^```js\n(.*?)^```$/ms.exec(readme) ?? []
+    const [, headers] = /say who you are, `(headers: [^`]+)`/.exec(readme) ?? []
+    const [, proxy] = /with Vite\s+`server: (\{[^`]+\})`/.exec(readme) ?? []
+    expect([lines, headers, proxy].every(Boolean), 'README.md has changed its form').toBe(true)
+    await mkdir(app('new'))
+    await writeFile(app('new/main.js'), lines.replace("endpoint: '/uploads' ", `endpoint: '/uploads', ${headers} `))
+    await writeFile(app('new/index.html'), '<input type="file" multiple><script type="module" src="main.js"></script>')
+    await writeFile(app('new/vite.config.js'), `export default { server: ${proxy?.replace('http://localhost:3000', server.url)} }`)
+    const dev = await createViteServer({ root: app('new'), logLevel: 'silent', server: { port: 0 } })
+    try {
+      await dev.listen()
+      const account = createAccount(server, 'me')
+      await account.order({ fault: 'lose-answer', times: 1_000 })
+      const said: string[] = []
+      const page = await chromium.newPage()
+      page.on('console', (message) => said.push(message.text()))
+      const asked: string[] = []
+      page.on('request', (request) => asked.push(request.url()))
+      await page.goto(dev.resolvedUrls!.local[0]!)
+      await page.waitForLoadState('networkidle')
+      await page.setInputFiles('input', { name: 'two.bin', mimeType: 'application/octet-stream', buffer: randomBytes(2_000_000) })
+      const objects = async (): Promise<number> => (await account.state()).objects
+      await expect.poll(objects, { timeout: 20_000, interval: 50 }).toBe(1)
+      await page.reload()
+      await account.endFaults()
+      await expect.poll(() => said.filter((line) => line.startsWith('two.bin')).length, { timeout: 20_000, interval: 50 }).toBe(1)
+      const { media, keys } = await account.state()
+      expect(said).toContain(`two.bin is stored as ${media[0]!.id}`)
+      expect([await objects(), media.length, keys.length]).toEqual([1, 1, 1])
+      expect(keys[0]!.requests.at(-1)).toMatchObject({ replayed: true })
+      expect(asked.filter((url) => url.includes('digest.worker'))).toHaveLength(1)
+      await page.close()
+    } finally {
+      await dev.close()
+    }
   })
 })
 
