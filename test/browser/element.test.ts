@@ -103,6 +103,7 @@ describeWith(programs.chromium, '<upload-queue>', () => {
       }
       throw new Error(`${key} does not reach ${name}, but ${await focused(page)}`)
     }
+    const readOut = (): Promise<string | null> => page.textContent('upload-queue [role=status]')
     await tabTo('Choose files')
     const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.keyboard.press('Enter')])
     await chooser.setFiles(['one.txt', 'two.txt'].map(path))
@@ -115,18 +116,19 @@ describeWith(programs.chromium, '<upload-queue>', () => {
     await tabTo('Cancel two.txt')
     await page.keyboard.press('Enter')
     await eventually(async () => (await states(page)).length).toBe(1)
+    await eventually(readOut).toContain('two.txt: Cancelled')
     // The row that has taken the place of the one that went.
     await eventually(() => focused(page)).toContain('one.txt')
     await account.endFaults()
     await tabTo('Try now one.txt')
     await page.keyboard.press('Enter')
     await eventually(() => states(page)).toEqual(['one.txt: Done'])
+    await eventually(readOut).toContain('one.txt: Done')
     await eventually(() => focused(page)).toContain('one.txt')
     await tabTo('Clear done', 'Shift+Tab')
     await page.keyboard.press('Enter')
     await eventually(() => states(page)).toEqual([])
     await eventually(() => focused(page)).toBe('Choose files')
-    await eventually(() => page.textContent('upload-queue [role=status]')).toContain('two.txt: Cancelled. one.txt: Done')
   })
 
   test('of 1,000 rows only those are touched whose bytes move, and nothing grows', async () => {
@@ -176,6 +178,29 @@ describeWith(programs.chromium, '<upload-queue>', () => {
     )
     expect(after.Nodes! - before.Nodes!).toBeLessThan(100)
     expect(after.JSEventListeners! - before.JSEventListeners!).toBeLessThan(10)
+  })
+
+  test("light or dark is the system's, unless the page says otherwise; colours and parts are the page's to set", async () => {
+    const page = await open(newAccount())
+    const style = (selector: string, property: 'backgroundColor' | 'borderRadius'): Promise<string> =>
+      page.locator(selector).evaluate((element, property) => getComputedStyle(element)[property], property)
+    const [light, dark] = ['rgb(36, 86, 211)', 'rgb(140, 176, 255)']
+    const button = 'upload-queue button[value=pick]'
+    for (const [colorScheme, own, color] of [
+      ['light', '', light],
+      ['dark', '', dark],
+      ['light', 'dark', dark],
+      ['dark', 'light', light],
+    ] as const) {
+      await page.emulateMedia({ colorScheme })
+      await page.evaluate((own) => Object.assign((document.querySelector('upload-queue') as HTMLElement).style, { colorScheme: own }), own)
+      expect(await style(button, 'backgroundColor'), `${colorScheme}, ${own}`).toBe(color)
+    }
+    await page.addStyleTag({
+      content: 'upload-queue { --upload-queue-accent: rgb(1, 2, 3) } upload-queue::part(pick) { border-radius: 1px }',
+    })
+    expect(await style(button, 'backgroundColor')).toBe('rgb(1, 2, 3)')
+    expect(await style(button, 'borderRadius')).toBe('1px')
   })
 
   test('axe-core finds nothing: empty, busy, offline, failed, blocked, done, light and dark, from left and from right', async () => {
