@@ -67,9 +67,6 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   const { options, network, now, random, act } = deps
   const runs = new Map<string, Run>()
   const line = createLine()
-  /** Uploads that changed, and whether any may have: those that say they are under way, but which nobody sends, are put right. */
-  const changed = new Set<string>()
-  let isRenewed = true
   /** Records that are being put right. */
   const mending = new Set<string>()
   /** Records whose time has run out, and whose outcome is being asked for. */
@@ -104,12 +101,10 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
 
   const enter = (id: string): void => {
     line.enter(id)
-    changed.add(id)
     look()
   }
   const renew = (): void => {
     line.renew()
-    isRenewed = true
     look()
   }
 
@@ -121,10 +116,11 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     for (const [id, { slot, origin, since }] of runs)
       if (slot) holding.set(id, origin !== undefined && since >= network.since(origin) ? origin : undefined)
     const choice = line.choose({
-      records: function* () {
-        for (const upload of deps.uploads()) if (!deps.isLeft(upload.id)) yield upload
-      },
-      find: (id) => (deps.isLeft(id) ? undefined : deps.upload(id)),
+      records: deps.uploads,
+      find: deps.upload,
+      isLeft: deps.isLeft,
+      // A run that waits for its turn does not send.
+      isSent: (id) => runs.has(id) && runs.get(id)?.resume === undefined,
       owner: deps.owner(),
       now: now(),
       cut: deps.cut(),
@@ -136,12 +132,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     })
     for (const id of choice.expired) expire(id)
     for (const id of choice.setBack) void mend(id, { type: 'set-back', at: now() })
-    // Marked as under way, but nobody sends it: its page has gone, or its end could not be stored. A run that waits for its turn does not send.
-    const isSent = (id: string): boolean => runs.has(id) && runs.get(id)?.resume === undefined
-    for (const id of isRenewed ? Array.from(deps.uploads(), (upload) => upload.id) : changed)
-      if (deps.upload(id)?.status === 'uploading' && !isSent(id)) void mend(id, { type: 'interrupted' })
-    isRenewed = false
-    changed.clear()
+    for (const id of choice.abandoned) void mend(id, { type: 'interrupted' })
     for (const id of choice.start) {
       const parked = runs.get(id)
       if (parked) {

@@ -11,6 +11,10 @@ export interface Situation {
   cut: number
   /** How many may hold a slot at once. */
   concurrency: number
+  /** Whether it is under way here. */
+  isSent(id: string): boolean
+  /** Whether it is left to others, and not to be started here. */
+  isLeft(id: string): boolean
   /** The records that hold a slot, and the origin on which each counts, if it does on one. */
   holding: ReadonlyMap<string, string | undefined>
   /** Where a record will be sent, as far as that is known before its turn. */
@@ -27,6 +31,8 @@ export interface Choice {
   expired: string[]
   /** Wait for a time that was told by a clock which has been set back since. */
   setBack: string[]
+  /** Marked as under way, but nobody sends them: their page has gone, or their end could not be stored. */
+  abandoned: string[]
   /** When to choose again even if nothing happens, ms since 1970; `null`: never. */
   wakeAt: number | null
 }
@@ -75,11 +81,14 @@ export function createLine(): Line {
       survey = undefined
     },
     choose(situation) {
-      const { owner, now, cut, concurrency, holding, originOf, capacity, opensAt, find } = situation
-      const choice: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
+      const { owner, now, cut, concurrency, holding, originOf, capacity, opensAt, find, isSent, isLeft } = situation
+      const choice: Choice = { start: [], expired: [], setBack: [], abandoned: [], wakeAt: null }
       const earlier = (a: number | null, b: number | null): number | null => (b !== null && b > now && (a === null || b < a) ? b : a)
       const mayRun = (record: PendingUpload | undefined): record is PendingUpload =>
-        record?.owner === owner && !holding.has(record.id) && (record.status === 'preparing' || record.status === 'pending')
+        record?.owner === owner &&
+        !holding.has(record.id) &&
+        !isLeft(record.id) &&
+        (record.status === 'preparing' || record.status === 'pending')
 
       const stands = survey?.owner === owner && survey.cut === cut && survey.now <= now && !(survey.wakeAt !== null && survey.wakeAt <= now)
       const known: Survey = stands && survey ? survey : { owner, cut, now, wakeAt: null }
@@ -95,9 +104,11 @@ export function createLine(): Line {
         else known.wakeAt = earlier(known.wakeAt, Math.min(notBefore, end))
         return false
       }
+      const changed = stands ? Array.from(entered, find) : Array.from(situation.records())
+      for (const record of changed) if (record?.status === 'uploading' && !isSent(record.id)) choice.abandoned.push(record.id)
       if (stands) {
-        for (const record of Array.from(entered, find)) if (mayRun(record) && isDue(record)) insert(record)
-      } else due = Array.from(situation.records()).filter(mayRun).filter(isDue).sort(byTurn)
+        for (const record of changed) if (mayRun(record) && isDue(record)) insert(record)
+      } else due = changed.filter(mayRun).filter(isDue).sort(byTurn)
       entered.clear()
 
       let slots = concurrency - holding.size

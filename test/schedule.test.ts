@@ -42,6 +42,8 @@ const situation = (records: PendingUpload[], facts: Partial<Facts> = {}): Facts 
   now: 1_000,
   cut: 0,
   concurrency: 3,
+  isSent: () => false,
+  isLeft: () => false,
   holding: new Map(),
   originOf: () => origin,
   capacity: () => Number.POSITIVE_INFINITY,
@@ -49,7 +51,7 @@ const situation = (records: PendingUpload[], facts: Partial<Facts> = {}): Facts 
   ...facts,
 })
 
-const nothing: Choice = { start: [], expired: [], setBack: [], wakeAt: null }
+const nothing: Choice = { start: [], expired: [], setBack: [], abandoned: [], wakeAt: null }
 const five = ['u1', 'u2', 'u3', 'u4', 'u5'].map((id) => upload(id))
 
 test('as many start as there are slots, the oldest first', () => {
@@ -120,7 +122,24 @@ test('one that ran out of time expires and is not started', () => {
 })
 
 test.each<UploadStatus>(['paused', 'blocked', 'failed', 'succeeded', 'uploading'])('one that is %s does not expire', (status) => {
-  expect(choose(situation([upload('u1', { status, expiresAt: 5 })]))).toEqual(nothing)
+  expect(choose(situation([upload('u1', { status, expiresAt: 5 })], { isSent: () => true }))).toEqual(nothing)
+})
+
+test('one that is marked as under way, though nobody sends it, is named as it changes, and whenever all are looked at', () => {
+  const records = [upload('u1', { status: 'uploading' }), upload('u2', { status: 'uploading', owner: 'bob' })]
+  const line = createLine()
+  const facts = situation(records, { isSent: (id) => id === 'u1' })
+  expect(line.choose(whole(facts)).abandoned).toEqual(['u2'])
+  expect(line.choose(whole(facts)).abandoned).toEqual([])
+  line.enter('u1')
+  expect(line.choose(whole(situation(records))).abandoned).toEqual(['u1'])
+  line.renew()
+  expect(line.choose(whole(situation(records))).abandoned).toEqual(['u1', 'u2'])
+})
+
+test('one that is left to others is not started, and waits for nothing here', () => {
+  const records = [upload('u1'), upload('u2', { notBefore: 5_000 })]
+  expect(choose(situation(records, { isLeft: () => true }))).toEqual(nothing)
 })
 
 test('one that was sent once lives no longer than the server remembers its key; one that was not lives its whole time', () => {
@@ -198,15 +217,18 @@ const anySituation: fc.Arbitrary<Facts> = fc
       endpoints === 'unknown' ? undefined : endpoints === 'one' || Number(id.slice(1)) % 2 === 0 ? 'a' : 'b'
     const holding = new Map(held.slice(0, concurrency).map((index) => [`u${index}`, index % 2 === 0 ? 'a' : 'b']))
     const capacity = (of: string): number => capacities[of === 'a' ? 0 : 1]
-    return { ...facts, records: order ? records : [...records].reverse(), concurrency, holding, originOf, capacity, opensAt: () => opensAt }
+    const whose = { isSent: () => true, isLeft: (id: string) => id === 'u7' }
+    const shuffled = order ? records : [...records].reverse()
+    return { ...facts, ...whose, records: shuffled, concurrency, holding, originOf, capacity, opensAt: () => opensAt }
   })
 
 function free(): number {
   return Number.POSITIVE_INFINITY
 }
 
-const mayRun = ({ owner, now, holding }: Facts, record: PendingUpload): boolean =>
+const mayRun = ({ owner, now, holding, isLeft }: Facts, record: PendingUpload): boolean =>
   record.owner === owner &&
+  !isLeft(record.id) &&
   !holding.has(record.id) &&
   (record.status === 'pending' || record.status === 'preparing') &&
   record.expiresAt > now &&
