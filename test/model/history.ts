@@ -38,7 +38,7 @@ export async function play(
         const done = await carryOut(world, command)
         last = done ?? last
         await world.check()
-        if (done !== undefined) tell(done)
+        if (done !== undefined && (done !== 'nothing' || witness.seen.length > 0)) tell(done)
       }
       last = 'all is well again'
       await world.conclude()
