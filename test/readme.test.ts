@@ -29,7 +29,7 @@ test.each([
   expect(missing).toEqual([])
 })
 
-const pages = ['README.md', ...readdirSync(`${root}demo/docs`).map((name) => `demo/docs/${name}`)]
+const pages = ['README.md', 'demo/recipes/README.md', ...readdirSync(`${root}demo/docs`).map((name) => `demo/docs/${name}`)]
 
 /** What examples do not say again: what an app has, or an earlier example made; and what a page's own types are too careful about. */
 const surroundings = `

@@ -89,7 +89,7 @@ export async function startFront(
   }
 
   const pass = (incoming: IncomingMessage, answer: ServerResponse): void => {
-    const isUpload = incoming.method === 'POST' && incoming.url === '/uploads'
+    const isUpload = incoming.method === 'POST' && 'idempotency-key' in incoming.headers
     if (isUpload) note(incoming, answer)
     const { badGateway, cutRequest, cutAnswer, delay, throttle, away } = mishap(incoming)
     const end = (): void => {

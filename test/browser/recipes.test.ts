@@ -1,0 +1,140 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { createServer, type Server as HttpServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { build, type PreviewServer, preview } from 'vite'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type Account, createAccount } from '../helpers/account.js'
+import { type Chromium, launchChromium } from '../helpers/chromium.js'
+import { describeWith } from '../helpers/describe-with.js'
+import { startFront } from '../helpers/front.js'
+import { programs } from '../helpers/programs.js'
+import { type Server, startServer } from '../helpers/server.js'
+import { makeTempFolder, type TempFolder } from '../helpers/temp-folder.js'
+
+const configFile = fileURLToPath(new URL('../../demo/recipes/vite.config.ts', import.meta.url))
+
+/** Whether what has been stored is answered. */
+let isAnswering = true
+const answers: (() => void)[] = []
+const answered = (): Promise<void> | number => (isAnswering ? 0 : new Promise<void>((resolve) => answers.push(resolve)))
+
+/** Digests of what is stored, by something that tells one upload from another; what is stored twice is there twice. */
+type Stored = () => Promise<string[]>
+
+/** What stands in for S3: it stores what it is sent to a URL that was signed. */
+const startBucket = async (): Promise<{ server: HttpServer; objects: Map<string, string> }> => {
+  const objects = new Map<string, string>()
+  const server = createServer(async (request, response) => {
+    const { pathname, searchParams } = new URL(request.url ?? '', 'http://localhost')
+    response.setHeader('Access-Control-Allow-Origin', '*')
+    response.setHeader('Access-Control-Allow-Methods', 'PUT')
+    response.setHeader('Access-Control-Allow-Headers', 'idempotency-key, x-file-sha256, x-file-name, content-type')
+    if (request.method !== 'PUT') return response.end()
+    const hash = createHash('sha256')
+    for await (const chunk of request) hash.update(chunk)
+    if (!searchParams.get('X-Amz-Signature')) return response.writeHead(403).end()
+    objects.set(pathname, hash.digest('hex'))
+    await answered()
+    return response.end()
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return { server, objects }
+}
+
+describeWith(programs.chromium, 'the recipes', () => {
+  let folder: TempFolder
+  let server: Server
+  let account: Account
+  let chromium: Chromium
+  let bucket: Awaited<ReturnType<typeof startBucket>>
+  let pages: PreviewServer
+  const before = { ...process.env }
+
+  beforeAll(async () => {
+    folder = await makeTempFolder('recipes')
+    await mkdir(join(folder.path, 'multipart'))
+    bucket = await startBucket()
+    server = await startServer()
+    account = createAccount(server, 'me')
+    Object.assign(process.env, {
+      UPONCE_SERVER: server.url,
+      MULTIPART_DIR: join(folder.path, 'multipart'),
+      S3_ENDPOINT: `http://127.0.0.1:${(bucket.server.address() as AddressInfo).port}`,
+      S3_BUCKET: 'bucket',
+      AWS_ACCESS_KEY_ID: 'id',
+      AWS_SECRET_ACCESS_KEY: 'secret',
+    })
+    const outDir = join(folder.path, 'site')
+    await build({ configFile, logLevel: 'warn', build: { outDir } })
+    pages = await preview({ configFile, logLevel: 'silent', build: { outDir }, preview: { port: 0, host: '127.0.0.1' } })
+    chromium = await launchChromium()
+  })
+  afterAll(async () => {
+    process.env = before
+    await chromium?.close()
+    await pages?.close()
+    await server?.stop()
+    bucket?.server.closeAllConnections()
+    bucket?.server.close()
+    await folder?.remove()
+  })
+
+  const inServer: Stored = async () => (await account.state()).media.map(({ sha256 }) => sha256)
+  const inFolder: Stored = async () => {
+    const path = join(folder.path, 'multipart/files')
+    const names = await readdir(path).catch(() => [])
+    return Promise.all(
+      names.map(async (name) =>
+        createHash('sha256')
+          .update(await readFile(join(path, name)))
+          .digest('hex'),
+      ),
+    )
+  }
+  const inBucket: Stored = async () => [...bucket.objects.values()]
+
+  const eventually = <T>(look: () => T | Promise<T>) => expect.poll(look, { timeout: 20_000, interval: 50 })
+
+  test.each([
+    ['plain', inServer],
+    ['multipart', inFolder],
+    ['presigned', inBucket],
+    ['vue', inServer],
+    ['svelte', inServer],
+    ['react', inServer],
+  ] as [string, Stored][])('%s: two files, their answers lost, the page reloaded: one object each', async (name, stored) => {
+    const files = ['one.txt', 'two.txt'].map((file) => ({ name: file, path: join(folder.path, file), bytes: randomBytes(50_000) }))
+    for (const { path, bytes } of files) await writeFile(path, bytes)
+    const digests = files.map(({ bytes }) => createHash('sha256').update(bytes).digest('hex'))
+    const copies = async (): Promise<number[]> => {
+      const all = await stored()
+      return digests.map((digest) => all.filter((each) => each === digest).length)
+    }
+
+    isAnswering = false
+    const { port } = pages.httpServer.address() as AddressInfo
+    // An origin of its own for each, and so a database.
+    const front = await startFront({ ...server, url: `http://127.0.0.1:${port}` }, new Map(), answered)
+    const page = await chromium.newPage()
+    await page.goto(`${front.url}/${name}/`)
+    const states = (): Promise<string[]> => page.locator('li').allTextContents()
+    await page.setInputFiles(
+      'input:not([disabled])',
+      files.map(({ path }) => path),
+    )
+    if (await page.locator('button').count()) await page.click('button')
+    await eventually(copies).toEqual([1, 1])
+    await eventually(states).toEqual(['one.txt: uploading', 'two.txt: uploading'])
+    await page.reload()
+    isAnswering = true
+    await eventually(states).toEqual(['one.txt: succeeded', 'two.txt: succeeded'])
+    expect(await copies()).toEqual([1, 1])
+    await page.close()
+    for (const answer of answers.splice(0)) answer()
+    await front.stop()
+  })
+})
