@@ -59,7 +59,7 @@ export const plantedFaults: Planted[] = [
   {
     name: 'no look at the owner',
     swaps: [
-      inPage('schedule.ts', 'record?.owner === owner && !holding', 'record !== undefined && !holding'),
+      inPage('schedule.ts', 'record?.owner === owner', 'record !== undefined'),
       inPage('queue.ts', '(await findOwner()) === record.owner', '(await findOwner()) !== record.id'),
       inPage('runner.ts', 'if (deps.upload(id)?.owner !== deps.owner()) stop(id)', 'if (!deps.upload(id)) stop(id)'),
     ],
