@@ -10,7 +10,10 @@ type Sending<Result> = SendOptions<Result>
 
 /** What `createUploadQueue` takes. Functions among the options are called in the tab that sends. */
 export interface UploadQueueOptions<Result = UploadReceipt> {
-  /** Where uploads go; resolved at each attempt. A relative URL is relative to the page or worker. Required. */
+  /**
+   * Where uploads go; resolved at each attempt. A relative URL is relative to the page or worker. Required. A function that throws ends its
+   * upload as `invalid-request`: what asks the network belongs into `headers` or the transport, where a network that is gone is waited for.
+   */
   endpoint: Sending<Result>['endpoint']
   /** Queues of one name, in any tab or worker of the origin, are one queue; its database is `uponce:<name>`. Default `'uploads'`. */
   name?: string

@@ -24,15 +24,9 @@ const components = (): Plugin => ({
 const servers = (): Plugin => {
   const use = ({ middlewares }: { middlewares: Connect.Server }): void => {
     middlewares.use(createMultipart(env.MULTIPART_DIR ?? here('../../.data/multipart')))
-    middlewares.use(
-      '/presign',
-      createPresign({
-        url: `${env.S3_ENDPOINT}/${env.S3_BUCKET}`,
-        region: env.S3_REGION ?? 'us-east-1',
-        accessKeyId: env.AWS_ACCESS_KEY_ID ?? '',
-        secretAccessKey: env.AWS_SECRET_ACCESS_KEY ?? '',
-      }),
-    )
+    const { S3_ENDPOINT, S3_BUCKET, S3_REGION: region = 'us-east-1', AWS_ACCESS_KEY_ID = '', AWS_SECRET_ACCESS_KEY = '' } = env
+    const keys = { accessKeyId: AWS_ACCESS_KEY_ID, secretAccessKey: AWS_SECRET_ACCESS_KEY }
+    if (S3_ENDPOINT) middlewares.use('/presign', createPresign({ url: `${S3_ENDPOINT}/${S3_BUCKET}`, region, ...keys }))
   }
   return { name: 'servers', configureServer: use, configurePreviewServer: use }
 }
