@@ -80,6 +80,8 @@ const receiptCount = 1_000
 const leaseLength = 15_000
 /** What was read so long ago at most, ms, need not be read again as this tab's turn comes: what happened since has been told. */
 const freshness = 2_000
+/** What nobody told is looked for so often, ms. */
+const untoldInterval = 60_000
 /** A database that was too slow to open is looked for again so often, ms. */
 const returnInterval = 15_000
 /** One transaction of `enqueueAll` takes so many files: more would be a task in which a page of a slow device does not answer. */
@@ -432,8 +434,11 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (closing.signal.aborted) return
     started = true
     if (!away) tabs.run(store.durable)
-    // Tabs that cannot hear each other look for themselves.
-    if (!tabs.heard && store.durable) polling ??= setInterval(readAgain, leaseBeat)
+    // Tabs that cannot hear each other look for themselves; and a page may have saved a file without living to tell the one that sends.
+    const lookAround = (): void => {
+      if (!away && (isRunner || !tabs.heard)) void readAgain()
+    }
+    if (store.durable) polling ??= setInterval(lookAround, tabs.heard ? untoldInterval : leaseBeat)
     runner.renew()
   }
 

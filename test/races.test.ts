@@ -254,11 +254,25 @@ test('a tab that takes over waits as the one before was told to, though it has n
   await upload.done
 })
 
+/** The channel of a page that does not live to tell anything. */
+const silent = { postMessage() {}, addEventListener() {}, close() {} }
+
+test('what another page has saved, and did not live to tell, is sent within a minute', async () => {
+  fakeClock()
+  const queue = openQueue()
+  await advance(100)
+  const other = openQueue({ autoStart: false }, { openChannel: () => silent })
+  await other.enqueue(file())
+  await other.close()
+  await advance(61_000, 1_000)
+  ;(await transport.nextRequest()).store()
+  await until(() => queue.getSnapshot()[0]?.status === 'succeeded')
+})
+
 test('a tab that has its lease again, which lapsed while it slept, looks at what the others did meanwhile', async () => {
   fakeClock()
   const queue = openQueue({}, { locks: undefined })
   await advance(100)
-  const silent = { postMessage() {}, addEventListener() {}, close() {} }
   const other = openQueue({ autoStart: false }, { locks: undefined, openChannel: () => silent })
   await other.enqueue(file())
   await other.close()
