@@ -51,7 +51,12 @@ const config: UserConfig = defineConfig({
     target: 'es2022',
     outDir: here('../../.build/recipes'),
     emptyOutDir: true,
-    rolldownOptions: { input: Object.fromEntries(recipes.map((name) => [name, here(`${name}/index.html`)])) },
+    modulePreload: false,
+    rolldownOptions: {
+      input: { ...Object.fromEntries(recipes.map((name) => [name, here(`${name}/index.html`)])), sw: here('service-worker/sw.js') },
+      // A worker keeps its address, below which it is in charge.
+      output: { entryFileNames: ({ name }) => (name === 'sw' ? 'service-worker/sw.js' : 'assets/[name]-[hash].js') },
+    },
   },
 })
 export default config

@@ -106,6 +106,7 @@ describeWith(programs.chromium, 'the recipes', () => {
     ['vue', inServer],
     ['svelte', inServer],
     ['react', inServer],
+    ['service-worker', inServer],
   ] as [string, Stored][])('%s: two files, their answers lost, the page reloaded: one object each', async (name, stored) => {
     const files = ['one.txt', 'two.txt'].map((file) => ({ name: file, path: join(folder.path, file), bytes: randomBytes(50_000) }))
     for (const { path, bytes } of files) await writeFile(path, bytes)
@@ -129,12 +130,44 @@ describeWith(programs.chromium, 'the recipes', () => {
     if (await page.locator('button').count()) await page.click('button')
     await eventually(copies).toEqual([1, 1])
     await eventually(states).toEqual(['one.txt: uploading', 'two.txt: uploading'])
-    await page.reload()
     isAnswering = true
+    await page.reload()
     await eventually(states).toEqual(['one.txt: succeeded', 'two.txt: succeeded'])
     expect(await copies()).toEqual([1, 1])
     await page.close()
     for (const answer of answers.splice(0)) answer()
     await front.stop()
+  })
+
+  test('service-worker: what a closed page has left is sent without it, and the page opens with no network', async () => {
+    const bytes = randomBytes(50_000)
+    const digest = createHash('sha256').update(bytes).digest('hex')
+    const { port } = pages.httpServer.address() as AddressInfo
+    const front = await startFront({ ...server, url: `http://127.0.0.1:${port}` }, new Map(), answered)
+    const page = await chromium.newPage()
+    await page.goto(`${front.url}/service-worker/`)
+    await page.evaluate(() => navigator.serviceWorker.ready)
+    // What it loads from here on goes through the worker, and is kept.
+    await page.reload()
+    await page.waitForLoadState('networkidle')
+    isAnswering = false
+    await page.setInputFiles('input', { name: 'left.txt', mimeType: 'text/plain', buffer: bytes })
+    const copies = async (): Promise<number> => (await inServer()).filter((each) => each === digest).length
+    await eventually(copies).toBe(1)
+    isAnswering = true
+    await page.close()
+    const isReplayed = async (): Promise<boolean> => {
+      const { keys } = await account.state()
+      return keys.some(({ key, requests }) => key === front.passages[0]?.key && requests.some(({ replayed }) => replayed))
+    }
+    await eventually(isReplayed).toBe(true)
+    await eventually(() => front.passages.every(({ isOver }) => isOver)).toBe(true)
+    expect(await copies()).toBe(1)
+    for (const answer of answers.splice(0)) answer()
+    await front.stop()
+    const later = await chromium.newPage()
+    await later.goto(`${front.url}/service-worker/`)
+    await eventually(() => later.locator('li').allTextContents()).toEqual(['left.txt: succeeded'])
+    await later.close()
   })
 })
