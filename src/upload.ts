@@ -299,7 +299,8 @@ async function ask<Result>(
   const outcomeUrl = context.outcomeUrl()
   if (outcomeUrl === undefined) return undefined
   const headers = new Headers(request.headers)
-  for (const name of ['Content-Type', 'Upload-Metadata', 'X-File-Name']) headers.delete(name)
+  const { nameHeader } = context.options
+  for (const name of ['Content-Type', 'Upload-Metadata', ...(nameHeader ? [nameHeader] : [])]) headers.delete(name)
   const answer = await context.options.transport.send({ ...request, url: outcomeUrl, method: 'GET', headers, onProgress() {} })
   const known = readOutcome(answer)
   if (known === undefined) {

@@ -376,6 +376,17 @@ describe('attempts', () => {
       expect(transport.requests).toHaveLength(2)
     })
 
+    test('is asked for without what describes the file, whatever its header is named', async () => {
+      vi.spyOn(Math, 'random').mockReturnValue(0.9)
+      const { asked } = await runOut({ nameHeader: 'X-Own-Name', headers: { Authorization: 'Bearer x' } })
+      expect([...transport.requests[0]!.headers.keys()]).toContain('x-own-name')
+      const request = await asked
+      const names = [...request.headers.keys()]
+      expect(names).toEqual(expect.arrayContaining(['authorization', 'idempotency-key']))
+      expect(names.filter((name) => /name|content-type|metadata/.test(name))).toEqual([])
+      request.respondWith(outcome(stored))
+    })
+
     test.each<[string, (request: Awaited<ReturnType<TransportDouble['nextRequest']>>) => void]>([
       ['the server does not know it', (request) => request.respondWith({ status: 404, body: { error: 'idempotency_key_unknown' } })],
       ['the server is still at work on it', (request) => request.respondWith(outcome({ state: 'in_flight', retryAfter: 2 }))],
