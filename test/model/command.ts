@@ -212,6 +212,23 @@ const commands = {
       file.cancel = 'done'
       file.cancelledAt = scene.world.timeline.now
     }),
+  clear({ world, device, awake: tab }) {
+    const owner = device.account
+    if (!tab || owner === null) return undefined
+    // What is being saved meanwhile may go, or stay.
+    for (const file of world.witness.files.values())
+      if (file.device === device && file.owner === owner && file.cancel === 'no') file.cancel = 'asked'
+    world.ask(tab, 'clears', () => tab.queue.clear())
+    return `${tab.name} clears all of ${owner}'s`
+  },
+  close({ world, awake: tab }) {
+    if (!tab) return undefined
+    world.ask(tab, 'closes', async () => {
+      await tab.queue.close()
+      world.kill(tab)
+    })
+    return `${tab.name} closes its queue`
+  },
   retry: (scene) => toOne(scene, 'retries', ({ queue }, id) => queue.retry(id)),
   pause: (scene) => toOne(scene, 'pauses', ({ queue }, id) => queue.pause(id)),
   resume: (scene) => toOne(scene, 'resumes', ({ queue }, id) => queue.resume(id)),
@@ -274,6 +291,8 @@ const weights: Record<Name, number> = {
   room: 2,
   'storage lost': 1,
   cancel: 3,
+  clear: 1,
+  close: 1,
   retry: 2,
   pause: 1,
   resume: 2,

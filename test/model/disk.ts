@@ -84,8 +84,8 @@ export function createDisk(timeline: Timeline): Disk {
           for (const transaction of open) {
             const { _state, mode } = transaction
             // What was to be committed is.
-            if (_state === 'committing' && realm.frozen) timeline.later(null, 0, () => start.call(transaction))
-            else if (_state !== 'committing' && _state !== 'finished' && mode !== 'versionchange') transaction._abort(null)
+            if (_state === 'committing') timeline.later(null, 0, () => start.call(transaction))
+            else if (_state !== 'finished' && mode !== 'versionchange') transaction._abort(null)
           }
           connection.close()
         })

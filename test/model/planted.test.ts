@@ -6,7 +6,7 @@ import { play } from './history.js'
 import { plantedFaults } from './planted.js'
 
 /** A planted fault must have been found by then. */
-const TRIES = 200
+const TRIES = 500
 
 describe('queue, network and server with a planted fault', () => {
   it.each(plantedFaults)('are found out: $name', async ({ name, swaps }) => {

@@ -30,6 +30,7 @@ export interface Picked {
   isEvicted: boolean
   /** Whether its success was stored: its bytes may be gone, and some day its record. */
   isDone: boolean
+  /** Once it was asked for the record may go; once it was done, it may not come back. */
   cancel: 'no' | 'asked' | 'done'
   cancelledAt: number
   /** Uploads begun with its bytes. */
