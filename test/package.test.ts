@@ -8,7 +8,7 @@ import { beforeAll, expect, test } from 'vitest'
 /** kB (1,000 bytes), gzip -9: the whole core with every run-time dependency. What the project sets out to reach. */
 const CORE_AIM = 16
 /** What it may be until then: a change that goes beyond has to earn its bytes. */
-const LARGEST_CORE = 24.3
+const LARGEST_CORE = 24.5
 /** What a page, and a worker, pays for the service worker's entry beside the core; a worker brings the code along that hashes large files. */
 const LARGEST_SERVICE_WORKER = { page: 0.4, worker: 4 }
 /** What is loaded when the first large file is hashed: in the worker, half of it in WebAssembly, or on the page, by script. */
