@@ -5,8 +5,8 @@ import { formatDuration } from './format.js'
 export interface Guide {
   /** Tells what becomes of the upload that will have this id, step by step. */
   follow(id: string): void
-  /** It could not begin. */
-  stop(): void
+  /** Nothing more is told of it; `text` says why, if it is followed at all. */
+  stop(text: string): void
 }
 
 export interface GuideOptions {
@@ -88,7 +88,10 @@ export function createGuide({ queue, list, end, button, say }: GuideOptions): Gu
   queue.on('succeeded', ({ upload, replayed }) => {
     if (upload.id !== followed) return
     if (replayed) showStep(4, 'It knows the key, and answers as it did before: one file, stored once.')
-    showEnd(`Done: ${upload.requests} attempts, one key, one object on the server. Its time line is below.`, true)
+    showEnd(
+      `Done: ${upload.requests} attempt${upload.requests === 1 ? '' : 's'}, one key, one object on the server. Its time line is below.`,
+      true,
+    )
   })
   queue.on('failed', ({ upload, error }) => {
     if (upload.id === followed) showEnd(`It failed: ${error.message}`, false)
@@ -114,9 +117,10 @@ export function createGuide({ queue, list, end, button, say }: GuideOptions): Gu
       begin()
       followed = id
     },
-    stop() {
-      followed = undefined
-      setEnabled(button, true)
+    stop(text) {
+      if (followed === undefined) return
+      waiting = []
+      showEnd(text, false)
     },
   }
 }

@@ -17,6 +17,7 @@ import { chooseTransport } from './transport-choice.js'
 const maxFileSize = 500_000_000
 
 const account = chooseAccount(byId<HTMLSelectElement>('account'), () => {
+  guide.stop('Another account was chosen. The upload goes on when its own is back.')
   run(queue.start())
   server.nudge()
 })
@@ -199,23 +200,22 @@ const guide = createGuide({ queue, list: byId('steps'), end: byId('guide-end'), 
 let shows = 0
 
 /** The next request is the one that goes wrong, so the file comes before all others. */
-async function showLostAnswer(): Promise<void> {
+async function showLostAnswer(id: string): Promise<void> {
   await server.order('lose-answer')
   shows++
   const text = `Made on ${new Date().toString()} to show that a lost answer loses nothing.\n`
   const file = new File([text.repeat(40)], `lost answer ${shows}.txt`, { type: 'text/plain' })
-  const id = crypto.randomUUID?.() ?? `lost-answer-${Date.now()}`
-  guide.follow(id)
   await queue.enqueue(file, { id, priority: 1 })
   timelines.open(id)
   if (queue.get(id)?.status === 'paused') await queue.resume(id)
 }
-onPress(showMe, () =>
-  showLostAnswer().catch((error: unknown) => {
-    guide.stop()
-    tellNotOrdered(error)
-  }),
-)
+onPress(showMe, () => {
+  const id = crypto.randomUUID?.() ?? `lost-answer-${Date.now()}`
+  // From now on, so that a second press begins no second one.
+  guide.follow(id)
+  if (account.owner === null) guide.stop('Nobody is signed in: choose an account first.')
+  else showLostAnswer(id).catch((error: unknown) => guide.stop(`It could not begin: ${(error as Error).message}`))
+})
 
 run(queue.ready())
 showUploads()

@@ -365,6 +365,25 @@ describeWith(programs.chromium, 'the demo page', () => {
     await eventually(() => page.locator('[data-fault="away"]').getAttribute('data-armed')).toBe('false')
   })
 
+  test('the shown loss begins once, whatever is pressed, and does not wait for an account that is gone', async () => {
+    const page = await openAsNewVisitor()
+    const showMe = page.locator('#show-me')
+    await showMe.evaluate((button: HTMLElement) => {
+      button.click()
+      button.click()
+    })
+    await rows(page).first().waitFor()
+    await page.locator('#account').selectOption('alice')
+    await eventually(() => page.locator('#guide-end').textContent()).toContain('Another account was chosen')
+    await page.locator('#account').selectOption('signed-out')
+    await eventually(() => showMe.getAttribute('aria-disabled')).not.toBe('true')
+    await showMe.click()
+    await eventually(() => page.locator('#guide-end').textContent()).toContain('Nobody is signed in')
+    await page.locator('#account').selectOption('')
+    await statusOf(rows(page).first()).toBe('succeeded')
+    expect(await rows(page).count()).toBe(1)
+  })
+
   test('another account sees and sends its own, in every tab; signed out, nothing is taken', async () => {
     const page = await openAsNewVisitor()
     await pick(page, 'notes.txt')
