@@ -7,6 +7,8 @@ import { englishTexts, stateInWords, type UploadQueueTexts } from './element-tex
 export interface View {
   /** The input behind the button that picks. */
   readonly input: HTMLInputElement
+  /** Brings the style along, into the document where the element is now. */
+  dress(): void
   /** Shows a queue until the function it returns is called. */
   follow(queue: UploadQueue<unknown>): () => void
   /** `maxFileSize`: what is said to be taken, bytes. */
@@ -52,6 +54,13 @@ const setText = (element: Element, text: string): void => {
   if (element.textContent !== text) element.textContent = text
 }
 
+/** Where the same is said again the region has to change, or it is not read out. */
+const announce = (region: Element, content: Node | string): void => {
+  const before = region.textContent
+  region.replaceChildren(content)
+  if (before && region.textContent === before) region.append('\u00a0')
+}
+
 const setLabel = (element: Element, text: string): void => element.setAttribute('aria-label', text)
 
 export function createView(root: ShadowRoot): View {
@@ -59,10 +68,13 @@ export function createView(root: ShadowRoot): View {
   let queue: UploadQueue<unknown> | undefined
   let isOffline = false
   let refusals: [name: string, why: unknown][] = []
+  /** Of the refusals, since they were shown. */
+  let isNews = false
   let news: string[] = []
   let added = 0
   let isSaying = false
   let isDue = false
+  let dressedFor: Document | undefined
   let ticking: ReturnType<typeof setInterval> | undefined
   const rows = new Map<string, Row>()
 
@@ -83,9 +95,6 @@ export function createView(root: ShadowRoot): View {
   // Without the role a list that has no bullets is none to some screen readers.
   const list = make('ul', { part: 'list', role: 'list' })
   const live = make('p', { role: 'status' })
-  const style = new CSSStyleSheet()
-  style.replaceSync(sheet)
-  root.adoptedStyleSheets = [style]
   root.append(makePart('zone', pick, hint, input), makePart('notice', notice, dismiss), toolbar, list, live)
 
   const isOut = ({ status, reason, notBefore }: Upload): boolean =>
@@ -194,12 +203,18 @@ export function createView(root: ShadowRoot): View {
     tryAll.hidden = sum.failed + late + out === 0
     clear.hidden = sum.succeeded === 0
 
-    setText(notice, named(refusals.map(([name, why]) => texts.told(name, reasonOf(why)))).join(' '))
+    const told = new DocumentFragment()
+    told.append(...named(refusals).flatMap((one, at) => [at > 0 ? ' ' : '', ...(typeof one === 'string' ? [one] : refusalOf(...one))]))
+    if (isNews || told.textContent !== notice.textContent?.trimEnd()) announce(notice, told)
+    isNews = false
     dismiss.hidden = refusals.length === 0
+    pick.disabled = !queue
 
-    // What was just used has gone: its row takes the focus, or the row in its place.
+    // What was just used has gone: the button or row in its place takes the focus, or its own row.
     if (focused && (!focused.isConnected || focused.hidden)) {
-      const near = focusedRow?.isConnected ? focusedRow : list.children[Math.min(place, list.children.length - 1)]
+      const twin = focused === pauseAll ? resumeAll : focused === resumeAll ? pauseAll : undefined
+      const inPlace = focusedRow?.isConnected ? focusedRow : list.children[Math.min(place, list.children.length - 1)]
+      const near = twin && !twin.hidden ? twin : inPlace
       ;((near as HTMLElement | undefined) ?? pick).focus()
     }
     if (counts) ticking ??= setInterval(refresh, tickLength)
@@ -219,11 +234,23 @@ export function createView(root: ShadowRoot): View {
   }
 
   /** The last ones, and how many there are beside them. */
-  const named = (all: string[]): string[] =>
+  const named = <One>(all: One[]): (One | string)[] =>
     all.length > namesShown ? [...all.slice(-namesShown), texts.more(all.length - namesShown)] : all
   const reasonOf = (why: unknown): string => {
     const { code, message, status } = why as { code?: string; message?: string; status?: number }
     return texts.reason(code ?? String(why), message, status)
+  }
+
+  /** What was refused, and why, its name kept apart from a text of the other direction. */
+  const refusalOf = (name: string, why: unknown): (Node | string)[] => {
+    const reason = reasonOf(why)
+    if (!name) return [reason]
+    const told = texts.told(name, reason)
+    const [before] = told.split(name, 1) as [string]
+    if (before === told) return [told]
+    const isolated = make('bdi', {})
+    isolated.textContent = name
+    return [before, isolated, told.slice(before.length + name.length)]
   }
 
   /** Says what has changed, gathered: two hundred files change two hundred times. */
@@ -232,7 +259,12 @@ export function createView(root: ShadowRoot): View {
     if (isSaying) return
     isSaying = true
     setTimeout(() => {
-      setText(live, [...(added > 0 ? [texts.added(added)] : []), ...named(news)].join('. '))
+      const sentences = [...(added > 0 ? [texts.added(added)] : []), ...named(news)]
+      // Some have their full stop.
+      announce(
+        live,
+        sentences.reduce((said, next) => said + (/[.!?。]\s*$/.test(said) ? ' ' : '. ') + next),
+      )
       isSaying = false
       news = []
       added = 0
@@ -241,10 +273,13 @@ export function createView(root: ShadowRoot): View {
 
   const forgetRefusals = (): void => {
     refusals = []
+    isNews = true
     schedule()
   }
   input.addEventListener('change', forgetRefusals)
   for (const name of ['drop', 'paste']) root.host.addEventListener(name, forgetRefusals)
+  // Where nobody takes what is dropped, the browser would leave the page and open it.
+  for (const name of ['dragover', 'drop']) root.host.addEventListener(name, (event) => queue || event.preventDefault())
 
   /** What a click does that is not a call of the queue, for one upload, by the same name. */
   const actions: Record<string, (queue: UploadQueue<unknown>) => unknown> = {
@@ -269,6 +304,16 @@ export function createView(root: ShadowRoot): View {
 
   const view: View = {
     input,
+    dress() {
+      const { ownerDocument } = root
+      // A style sheet belongs to one document, and an element that moves to another leaves it behind.
+      const { CSSStyleSheet } = (ownerDocument.defaultView ?? {}) as Partial<typeof globalThis>
+      if (ownerDocument === dressedFor || !CSSStyleSheet) return
+      dressedFor = ownerDocument
+      const style = new CSSStyleSheet()
+      style.replaceSync(sheet)
+      root.adoptedStyleSheets = [style]
+    },
     follow(followed) {
       queue = followed
       isOffline = false
@@ -307,13 +352,13 @@ export function createView(root: ShadowRoot): View {
       setLabel(overall, texts.overall)
       for (const button of [pick, dismiss, pauseAll, resumeAll, tryAll, clear]) setText(button, texts[button.value as 'pick'])
       setText(hint, texts.drop + (maxFileSize === undefined ? '' : `, ${texts.limit(texts.bytes(maxFileSize))}`))
-      // Their rows say everything anew.
-      list.replaceChildren()
-      rows.clear()
+      // Their rows say everything anew; they stay, for one of them may have the focus.
+      for (const row of rows.values()) row.upload = undefined
       schedule()
     },
     refuse(name, why) {
       refusals.push([name, why])
+      isNews = true
       schedule()
     },
   }

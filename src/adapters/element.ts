@@ -1,7 +1,8 @@
 import type { UploadErrorCode } from '../errors.js'
 import type { UploadQueueEventName, UploadQueueEvents } from '../events.js'
-import type { UploadQueueOptions } from '../options.js'
+import { resolveOptions, type UploadQueueOptions } from '../options.js'
 import { createUploadQueue, type UploadQueue } from '../queue.js'
+import type { Upload } from '../snapshot.js'
 import { englishTexts, type UploadQueueTexts } from './element-texts.js'
 import { createView } from './element-view.js'
 import { type AttachOptions, attach, type RefusalReason, type Refused } from './file-picker.js'
@@ -20,8 +21,10 @@ type Listener<Event> = (this: UploadQueueElement, event: Event) => void
 
 /**
  * Picks files, by a button, a drop or a paste, and shows what becomes of them. Attributes: `endpoint`, `name` and `concurrency` as the options
- * of `createUploadQueue`, `accept` and `multiple` as those of `<input type="file">`, `max-file-size` in bytes. A queue made of attributes is
- * closed when the element leaves its page; what is not sent by then stays stored.
+ * of `createUploadQueue`, `accept` and `multiple` as those of `<input type="file">`, `max-file-size` in bytes. A value that cannot be used is
+ * ignored, with an error on the console: what was there before counts, else the default. A queue made of attributes is closed when the element
+ * leaves its page or its attributes make another one, once what was picked is saved; what is not sent by then stays stored. One that has no
+ * storage first sends what it holds.
  */
 export interface UploadQueueElement extends HTMLElement {
   /** The queue that is shown, `null` without one. One that is set takes the place of what the attributes say, and is never closed here. */
@@ -61,23 +64,82 @@ export function defineUploadQueue(tag = 'upload-queue'): void {
   customElements.define(tag, createElementClass())
 }
 
+/** A queue that is made of attributes. */
+interface OwnQueue {
+  readonly queue: UploadQueue<unknown>
+  /** The same, for what is picked: that is saved, also when the queue is let go meanwhile. */
+  readonly taking: UploadQueue<unknown>
+  hold(): void
+  letGo(): void
+}
+
+/** The queue is closed when it is let go, as soon as nothing is lost by it; `onClose` is called then. */
+function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}): OwnQueue {
+  const queue = createUploadQueue(options)
+  let isHeld = true
+  let isClosed = false
+  let saving = 0
+  const look = (): void => {
+    const isLost = ({ durable, status }: Upload): boolean => !durable && status !== 'succeeded' && status !== 'failed'
+    if (isHeld || isClosed || saving > 0 || queue.getSnapshot().some(isLost)) return
+    isClosed = true
+    onClose()
+    queue.close().catch(() => {})
+  }
+  queue.subscribe(look)
+  const own: OwnQueue = {
+    queue,
+    taking: {
+      ...queue,
+      async enqueueAll(...files) {
+        // A folder takes its time until it is read. Another queue of the name saves to the same place.
+        const late = isClosed ? createOwnQueue(options) : undefined
+        saving++
+        try {
+          return await (late?.taking ?? queue).enqueueAll(...files)
+        } finally {
+          saving--
+          late?.letGo()
+          look()
+        }
+      },
+    },
+    hold() {
+      isHeld = true
+    },
+    letGo() {
+      isHeld = false
+      look()
+    },
+  }
+  return own
+}
+
 const createElementClass = (): CustomElementConstructor =>
   class extends HTMLElement implements UploadQueueElement {
     static readonly observedAttributes = ['endpoint', 'name', 'concurrency', 'accept', 'multiple', 'max-file-size', 'lang']
     readonly #view = createView(this.attachShadow({ mode: 'open' }))
     #texts: Partial<UploadQueueTexts> = {}
     #given: UploadQueue<unknown> | null = null
-    #own: UploadQueue<unknown> | null = null
+    #own: OwnQueue | null = null
     /** The attributes that this was made of. */
     #madeOf = ''
-    #endings: (() => void)[] = []
+    /** Those that are open, by their attributes: an element that comes back finds its uploads. */
+    readonly #ownQueues = new Map<string, OwnQueue>()
+    /** Each attribute as it was read last, and the value that counts. */
+    readonly #read = new Map<string, { text: string | null; value: unknown }>()
+    #shown: UploadQueue<unknown> | null = null
+    /** End what is shown, and what is taken. */
+    #followed: (() => void)[] = []
+    #attached: (() => void)[] = []
     #isDue = false
 
     get queue(): UploadQueue<unknown> | null {
-      return this.#given ?? this.#own
+      return this.#given ?? this.#own?.queue ?? null
     }
 
     set queue(queue: UploadQueue<unknown> | null) {
+      if (queue === this.#given) return
       this.#given = queue
       this.#open()
     }
@@ -87,11 +149,12 @@ const createElementClass = (): CustomElementConstructor =>
     }
 
     set texts(texts: Partial<UploadQueueTexts>) {
-      this.#texts = texts
+      this.#texts = texts ?? {}
       this.#open()
     }
 
     connectedCallback(): void {
+      this.#view.dress()
       // Set before the element was defined, they hide the accessors.
       for (const name of ['queue', 'texts'] as const) {
         const value = Object.getOwnPropertyDescriptor(this, name)?.value
@@ -119,30 +182,59 @@ const createElementClass = (): CustomElementConstructor =>
       })
     }
 
+    /** What an attribute says as an option of the queue. What cannot be used leaves it as it was. */
+    #option(name: string, option: keyof UploadQueueOptions, isNumber = false): unknown {
+      const text = this.getAttribute(name)
+      const known = this.#read.get(name)
+      if (text === known?.text) return known?.value
+      // Of an empty text Number makes 0.
+      let value: unknown = text === null ? undefined : isNumber ? (text.trim() ? Number(text) : Number.NaN) : text
+      try {
+        resolveOptions({ endpoint: '/', ...(text !== null && { [option]: value }) })
+      } catch (error) {
+        console.error(`<${this.localName} ${name}="${text}"> is ignored. ${(error as Error).message}`)
+        value = known?.value
+      }
+      this.#read.set(name, { text, value })
+      return value
+    }
+
     /** Shows the queue that is to be shown, and takes files for it; neither, when the element is not on a page. */
     #open(): void {
-      const attribute = (name: string): string | undefined => this.getAttribute(name) ?? undefined
-      const number = (name: string): number | undefined => (this.hasAttribute(name) ? Number(attribute(name)) : undefined)
-      for (const end of this.#endings.splice(0)) end()
+      const { isConnected } = this
+      const options = {
+        endpoint: this.#option('endpoint', 'endpoint'),
+        name: this.#option('name', 'name'),
+        concurrency: this.#option('concurrency', 'concurrency', true),
+      }
+      const maxFileSize = this.#option('max-file-size', 'maxFileSize', true) as number | undefined
+      for (const end of this.#attached.splice(0)) end()
 
-      const options = { endpoint: attribute('endpoint'), name: attribute('name'), concurrency: number('concurrency') }
-      const madeOf = this.#given || !this.isConnected || !options.endpoint ? '' : JSON.stringify(options)
+      const madeOf = this.#given || !isConnected || !options.endpoint ? '' : JSON.stringify(options)
       if (madeOf !== this.#madeOf) {
-        this.#own?.close().catch(() => {})
-        this.#own = null
-        this.#madeOf = ''
-        if (madeOf) this.#own = createUploadQueue(options as UploadQueueOptions<unknown>)
+        this.#own?.letGo()
+        this.#own = madeOf ? this.#ownOf(madeOf, options as UploadQueueOptions<unknown>) : null
         this.#madeOf = madeOf
       }
-      if (!this.isConnected) return
-
+      const queue = isConnected ? this.queue : null
       const { input, follow, setTexts } = this.#view
-      const maxFileSize = number('max-file-size')
-      setTexts({ ...englishTexts(this.closest<HTMLElement>('[lang]')?.lang), ...this.#texts }, maxFileSize)
-      input.accept = attribute('accept') ?? ''
+      if (queue !== this.#shown) {
+        for (const end of this.#followed.splice(0)) end()
+        this.#shown = queue
+        if (queue)
+          this.#followed = [
+            follow(queue),
+            ...events.map((name) => queue.on(name as UploadQueueEventName, (detail) => this.#dispatch(name, detail))),
+          ]
+      }
+      if (!isConnected) return
+
+      const texts = Object.entries(this.#texts).filter(([, text]) => text != null)
+      setTexts({ ...englishTexts(this.closest<HTMLElement>('[lang]')?.lang), ...Object.fromEntries(texts) }, maxFileSize)
+      input.accept = this.getAttribute('accept') ?? ''
       input.multiple = this.hasAttribute('multiple')
-      const { queue } = this
-      if (!queue) return
+      const taking = this.#own?.taking ?? queue
+      if (!taking) return
       const limits: AttachOptions = {
         accept: input.accept,
         multiple: input.multiple,
@@ -150,12 +242,14 @@ const createElementClass = (): CustomElementConstructor =>
         onRefused: (file, reason) => this.#refuse(file, reason),
         onError: (error, file) => this.#refuse(file, (error as { code?: UploadErrorCode }).code, error),
       }
-      this.#endings = [
-        attach(queue, input, limits),
-        attach(queue, this, limits),
-        follow(queue),
-        ...events.map((name) => queue.on(name as UploadQueueEventName, (detail) => this.#dispatch(name, detail))),
-      ]
+      this.#attached = [attach(taking, input, limits), attach(taking, this, limits)]
+    }
+
+    #ownOf(madeOf: string, options: UploadQueueOptions<unknown>): OwnQueue {
+      const own = this.#ownQueues.get(madeOf) ?? createOwnQueue(options, () => this.#ownQueues.delete(madeOf))
+      this.#ownQueues.set(madeOf, own)
+      own.hold()
+      return own
     }
 
     #refuse(file: Refused, reason: RefusalReason | UploadErrorCode | undefined, error?: unknown): void {

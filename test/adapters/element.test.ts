@@ -1,3 +1,4 @@
+import { Window } from 'happy-dom'
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest'
 import { defineUploadQueue, type UploadQueueElement } from '../../src/adapters/element.js'
 import { englishTexts } from '../../src/adapters/element-texts.js'
@@ -56,6 +57,13 @@ const pick = (...files: File[]): void => {
   const input = inputOf()
   Object.defineProperty(input, 'files', { value: files, configurable: true })
   input.dispatchEvent(new Event('change', { bubbles: true }))
+}
+
+/** As a user does, with files, folders or a text. */
+const drop = (types: string[], ...items: object[]): Event => {
+  const event = Object.assign(new Event('drop', { bubbles: true, composed: true, cancelable: true }), { dataTransfer: { types, items } })
+  part('zone').dispatchEvent(event)
+  return event
 }
 
 describe('rows', () => {
@@ -174,8 +182,10 @@ describe('buttons', () => {
     await until(() => transport.open === 2 && shown().join() === 'Pause all')
     press(part('toolbar'), 'Pause all')
     await until(() => shown().join() === 'Resume all')
+    expect(element.shadowRoot?.activeElement).toBe(part('resumeAll'))
     press(part('toolbar'), 'Resume all')
     await until(() => transport.open === 2 && shown().join() === 'Pause all')
+    expect(element.shadowRoot?.activeElement).toBe(part('pauseAll'))
     for (const request of transport.requests.slice(-2)) request.respondWith({ status: 400 })
     await until(() => shown().join() === 'Try all now')
     press(part('toolbar'), 'Try all now')
@@ -213,6 +223,26 @@ test('what is not taken is named until the next pick, or until it is dismissed, 
   press(part('notice'), 'Dismiss')
   await until(() => refusals() === '')
   expect(queue.getSnapshot().map(({ name }) => name)).toEqual(['c.png', 'f.png'])
+})
+
+test('the same refusal is shown anew, so that it is read out again, its name apart from the text', async () => {
+  show({ accept: 'image/*' })
+  const seen: string[] = []
+  for (let count = 0; count < 3; count++) {
+    pick(file('a.txt'))
+    await flush()
+    seen.push(refusals())
+  }
+  expect(seen.map((text) => text.trimEnd())).toEqual(Array(3).fill('a.txt: Files of its type are not taken.'))
+  expect(seen[1]).not.toBe(seen[0])
+  expect(seen[2]).not.toBe(seen[1])
+  expect(part('notice').querySelector('bdi')?.textContent).toBe('a.txt')
+})
+
+test('what is dropped and is no file has no name', async () => {
+  show()
+  drop(['text/plain'], { kind: 'string', type: 'text/plain' })
+  await until(() => refusals() === 'It is not a file.')
 })
 
 test('a file that cannot be saved is named with the reason', async () => {
@@ -269,7 +299,63 @@ test('changes are read out, gathered; bytes are not', async () => {
   expect(live.textContent).toMatch(/^(\d\.txt: Done\. ){3}and 2 more$/)
 })
 
+test('the same is read out again, and no full stop follows another', async () => {
+  fakeClock()
+  show()
+  const live = (element.shadowRoot as ShadowRoot).querySelector('[role=status]') as HTMLElement
+  pick(file('one.txt'))
+  const one = await transport.nextRequest()
+  await advance(1_000, 100)
+  expect(live.textContent).toBe('1 file added')
+  pick(file('two.txt'))
+  const two = await transport.nextRequest()
+  await advance(1_000, 100)
+  expect(live.textContent).toBe('1 file added\u00a0')
+  for (const request of [one, two]) request.respondWith({ status: 413 })
+  await advance(1_000, 100)
+  const why = 'Failed. The server refused the upload (HTTP 413).'
+  expect(live.textContent).toBe(`one.txt: ${why} two.txt: ${why}`)
+})
+
+test('in another document it has a style of that document', () => {
+  show()
+  const style = () => (element.shadowRoot as ShadowRoot).adoptedStyleSheets[0]
+  const before = style()
+  expect(before).toBeDefined()
+  const other = new Window() as unknown as typeof globalThis
+  other.document.body.append(other.document.adoptNode(element))
+  // happy-dom calls no reactions across windows.
+  ;(element as unknown as { connectedCallback(): void }).connectedCallback()
+  expect(style()).not.toBe(before)
+})
+
 describe('texts', () => {
+  test('that are set, and attributes, leave the focus where it is', async () => {
+    const subscribe = vi.spyOn(queue, 'subscribe')
+    show()
+    pick(file('one.txt'))
+    await until(() => states().join() === 'one.txt: Uploading')
+    const button = part<HTMLButtonElement>('pause', rows()[0])
+    button.focus()
+    element.texts = { pause: 'Halt' }
+    await until(() => button.textContent === 'Halt')
+    expect(element.shadowRoot?.activeElement).toBe(button)
+    element.queue = queue
+    element.setAttribute('lang', 'de')
+    element.setAttribute('accept', '.txt')
+    await flush()
+    expect(element.shadowRoot?.activeElement).toBe(button)
+    expect(subscribe).toHaveBeenCalledTimes(1)
+  })
+
+  test('that are undefined or null are the English ones', async () => {
+    show({}, { queue, texts: { pick: undefined, drop: null, succeeded: 'Fertig' } as never })
+    expect(part('pick').textContent).toBe('Choose files')
+    expect(part('hint').textContent).toBe('or drop them here')
+    element.texts = null as never
+    expect(element.texts).toEqual({})
+  })
+
   test('are replaced, all or some, functions too', async () => {
     show(
       { lang: 'de', multiple: '' },
@@ -362,6 +448,123 @@ describe('the queue', () => {
     await until(() => states().join() === 'one.txt: Done')
   })
 
+  test('of the attributes saves what was picked, however soon it goes', async () => {
+    vi.spyOn(globalThis, 'fetch').mockImplementation(() => new Promise(() => {}))
+    show({ endpoint, name: 'leaving', multiple: '', 'max-file-size': '100' }, {})
+    const refused: unknown[] = []
+    element.addEventListener('refused', ({ detail: { file, reason } }) => refused.push(`${file.name} ${reason}`))
+    const first = element.queue as UploadQueue
+    const many = (name: string) => Array.from({ length: 10 }, (_, at) => file(`${name}-${at}.txt`))
+    pick(...many('changed'))
+    element.setAttribute('concurrency', '2')
+    await until(() => rows().length === 10)
+    expect(element.queue).not.toBe(first)
+    await flush()
+    await expect(first.enqueue(file('late.txt'))).rejects.toThrow()
+    pick(...many('removed'))
+    element.remove()
+    await flush(2)
+    document.body.append(element)
+    await until(() => rows().length === 20)
+
+    // A folder that is read only when the queue has been closed.
+    let read = (_children: object[]): void => {}
+    const children = [file('in-folder.txt'), file('large.txt', 101)].map((file) => ({
+      isFile: true,
+      fullPath: `/folder/${file.name}`,
+      file: (resolve: (file: File) => void) => resolve(file),
+    }))
+    const readEntries = (resolve: (children: object[]) => void): void => {
+      read = resolve
+    }
+    const folder = { isDirectory: true, fullPath: '/folder', createReader: () => ({ readEntries }) }
+    drop(['Files'], { kind: 'file', type: '', webkitGetAsEntry: () => folder })
+    await flush()
+    const last = element.queue as UploadQueue
+    element.remove()
+    await flush()
+    await expect(last.enqueue(file('late.txt'))).rejects.toThrow()
+    read(children)
+    await flush()
+    read([])
+    await flush()
+    document.body.append(element)
+    await until(() => rows().length === 21)
+    expect(refused).toEqual(['large.txt file-too-large'])
+  })
+
+  test('of the attributes that has no storage is kept until its uploads have ended', async () => {
+    vi.stubGlobal('indexedDB', undefined)
+    try {
+      const answers: (() => void)[] = []
+      vi.spyOn(globalThis, 'fetch').mockImplementation(
+        () => new Promise((resolve) => answers.push(() => resolve(Response.json({ uploadId: 'u', storageKey: 's' }, { status: 201 })))),
+      )
+      show({ endpoint, name: 'memory' }, {})
+      const first = element.queue as UploadQueue
+      pick(file('one.txt'))
+      await until(() => answers.length === 1)
+      element.remove()
+      await flush()
+      document.body.append(element)
+      expect(element.queue).toBe(first)
+      await until(() => states().join() === 'one.txt: Uploading (kept by this page only)')
+      element.setAttribute('concurrency', '2')
+      await until(() => element.queue !== first)
+      await flush()
+      answers[0]?.()
+      await until(() => first.getSnapshot()[0]?.status === 'succeeded')
+      // Who follows a queue is told once a frame.
+      await new Promise((resolve) => setTimeout(resolve, 50))
+      await expect(first.enqueue(file('late.txt'))).rejects.toThrow()
+    } finally {
+      vi.unstubAllGlobals()
+    }
+  })
+
+  test.each([
+    ['concurrency', '0', 'a whole number of at least 1'],
+    ['concurrency', '-1', 'a whole number of at least 1'],
+    ['concurrency', '', 'a whole number of at least 1'],
+    ['concurrency', 'x', 'a whole number of at least 1'],
+    ['name', '', 'a string that is not empty'],
+    ['max-file-size', 'abc', 'a number of at least 0'],
+    ['max-file-size', '10MB', 'a number of at least 0'],
+    ['max-file-size', '-1', 'a number of at least 0'],
+    ['max-file-size', '', 'a number of at least 0'],
+    ['endpoint', 'http://', 'a URL'],
+  ])('is there though %s="%s" is ignored, with one error', async (name, value, expected) => {
+    const error = vi.spyOn(console, 'error').mockImplementation(() => {})
+    show({ endpoint, [name]: value }, {})
+    await flush()
+    expect(error.mock.calls).toEqual([[expect.stringContaining(`<upload-queue ${name}="${value}"> is ignored. `)]])
+    expect(error.mock.calls[0]?.[0]).toContain(`expected ${expected}`)
+    expect(part('pick').textContent).toBe('Choose files')
+    expect(part('hint').textContent).toBe('or drop them here')
+    expect(element.queue === null).toBe(name === 'endpoint')
+  })
+
+  test('stays when an attribute is set wrong', async () => {
+    vi.spyOn(globalThis, 'fetch').mockImplementation(() => new Promise(() => {}))
+    const error = vi.spyOn(console, 'error').mockImplementation(() => {})
+    show({ endpoint, concurrency: '2', name: 'kept' }, {})
+    const first = element.queue as UploadQueue
+    pick(file('one.txt'))
+    await until(() => rows().length === 1)
+    for (const [name, value] of [
+      ['endpoint', 'http://'],
+      ['name', ''],
+      ['concurrency', '0'],
+      ['max-file-size', 'x'],
+    ] as const) {
+      element.setAttribute(name, value)
+      await flush()
+      expect(element.queue).toBe(first)
+      expect(rows()).toHaveLength(1)
+    }
+    expect(error).toHaveBeenCalledTimes(4)
+  })
+
   test('that is given takes the place of the attributes, also before the element is defined, and is never closed', async () => {
     const early = document.createElement('upload-later') as UploadQueueElement
     early.queue = queue
@@ -387,6 +590,13 @@ describe('the queue', () => {
     press(element.shadowRoot as ShadowRoot, 'Choose files')
     await flush()
     expect(part('toolbar').hidden).toBe(true)
+    expect(part<HTMLButtonElement>('pick').disabled).toBe(true)
+    const over = new Event('dragover', { bubbles: true, composed: true, cancelable: true })
+    part('zone').dispatchEvent(over)
+    expect(over.defaultPrevented).toBe(true)
+    expect(drop(['Files'], { kind: 'file', type: '' }).defaultPrevented).toBe(true)
+    element.queue = queue
+    await until(() => !part<HTMLButtonElement>('pick').disabled)
   })
 })
 
