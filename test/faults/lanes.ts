@@ -83,10 +83,10 @@ export async function executeAll(queue: number[], lanes: Lane[], code: Code, tel
 
 /**
  * Executions of which each has its own order of events, faults and crashes, all drawn from its seed. `FAULTS_SEED=n` runs one of them and tells
- * its story; `FAULTS_COUNT=n` changes how many there are, else 2,000 with `FAULTS_FULL=1` and 600 without. One in ten has a seed that nobody has seen yet.
+ * its story; `FAULTS_COUNT=n` changes how many there are, else 2,000 with `FAULTS_FULL=1` and 300 without. One in ten has a seed that nobody has seen yet.
  */
 export const only = process.env.FAULTS_SEED
-const count = Number(process.env.FAULTS_COUNT ?? (process.env.FAULTS_FULL === '1' ? 2000 : 600))
+const count = Number(process.env.FAULTS_COUNT ?? (process.env.FAULTS_FULL === '1' ? 2000 : 300))
 const LANES = 6
 const code: Code = { createUploadHandler, createIdempotency, createSqlKeys }
 
