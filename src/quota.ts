@@ -3,8 +3,11 @@ import { within } from './within.js'
 
 /** The part of `navigator.storage` that is used here; WebKitGTK has none of it, insecure origins neither. */
 export interface StorageQuota {
+  /** How many bytes the origin may store, and how many it does, as far as the browser says. */
   estimate?(): Promise<{ quota?: number; usage?: number }>
+  /** Asks the browser not to evict what is stored; resolves with whether it promises that. */
   persist?(): Promise<boolean>
+  /** Whether it has promised that; asks nobody. */
   persisted?(): Promise<boolean>
 }
 

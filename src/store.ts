@@ -14,7 +14,9 @@ export interface Entry {
 
 /** A record before and after; the same one where nothing was to be changed. */
 export interface Change {
+  /** As it was. */
   before: PendingUpload
+  /** As it is stored now. */
   after: PendingUpload
   /** Where they were asked for, and are there. */
   bytes?: Entry['bytes'] | undefined
@@ -22,7 +24,9 @@ export interface Change {
 
 /** What a change may depend on beside its record: the tab that is the runner, and the bytes where they were asked for. */
 export interface Surroundings {
+  /** Id of the tab that is the runner, as the store knows it. */
   runner: string | undefined
+  /** The stored bytes, where they were asked for. */
   bytes: Entry['bytes'] | undefined
 }
 
@@ -30,9 +34,11 @@ export const sizeOf = (bytes: Entry['bytes'] | undefined): number | undefined =>
 
 /** A row that is no record of this version: damaged, or written by a newer one. It is left alone. */
 export interface UnreadableRow {
+  /** Its key in the database. */
   id: string
   /** As far as the row says. */
   owner: unknown
+  /** Whether a newer version wrote it, or it is no record at all. */
   damage: 'newer' | 'damaged'
 }
 
