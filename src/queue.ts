@@ -11,7 +11,7 @@ import { defaultPorts, type QueuePorts } from './ports.js'
 import type { UploadReceipt } from './proof.js'
 import { type Action, type PendingUpload, runsByItself, transition, type UploadStatus } from './record.js'
 import { createRunner } from './runner.js'
-import { createSaving, type Saved } from './saving.js'
+import { createSaving } from './saving.js'
 import type { Upload } from './snapshot.js'
 import { type Announced, memoryStore, type Store } from './store.js'
 import { createTabs, leaseBeat, type Tabs } from './tabs.js'
@@ -84,9 +84,6 @@ const freshness = 2_000
 const untoldInterval = 60_000
 /** A database that was too slow to open is looked for again so often, ms. */
 const returnInterval = 15_000
-/** One transaction of `enqueueAll` takes so many files: more would be a task in which a page of a slow device does not answer. */
-const batchSize = 32
-
 const sleep = (ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
     const wake = (): void => {
@@ -519,37 +516,12 @@ export function createUploadQueue<Result = UploadReceipt>(
   return {
     async enqueue(file, enqueueOptions = {}) {
       checkEnqueueOptions(enqueueOptions)
-      const [saved] = (await saving.save([file], enqueueOptions)) as [Saved<Result>]
-      if ('error' in saved) throw saved.error
-      return saved
+      return saving.save(file, enqueueOptions)
     },
     async enqueueAll(files, enqueueOptions = {}) {
       checkEnqueueOptions(enqueueOptions)
       if ((enqueueOptions as EnqueueOptions).id !== undefined) throw new TypeError('enqueue: id: many files cannot have one id.')
-      const all = [...files]
-      const results: Saved<Result>[] = []
-      for (let first = 0; first < all.length; first += batchSize) {
-        const batch = all.slice(first, first + batchSize)
-        const saved = saving.save(batch, enqueueOptions).catch((error: unknown): Saved<Result>[] => {
-          if (first === 0 || enqueueOptions.signal?.aborted) throw error
-          // What was saved before has to be told from what was not.
-          return batch.map(() => ({ error }))
-        })
-        results.push(...(await saved))
-      }
-      const failures = results.flatMap((result, index) => ('error' in result ? [{ index, error: result.error }] : []))
-      if (failures.length > 0) {
-        const indexes = failures.map(({ index }) => index)
-        const message = `Of ${all.length} files ${failures.length} could not be saved, number ${indexes.map((index) => index + 1).join(', ')}; the others are.`
-        throw Object.assign(
-          new AggregateError(
-            failures.map(({ error }) => error),
-            message,
-          ),
-          { indexes },
-        )
-      }
-      return results as UploadHandle<Result>[]
+      return saving.saveAll([...files], enqueueOptions)
     },
     get: snapshot.get,
     handle: (id) => (snapshot.get(id) ? handles.of(id) : undefined),

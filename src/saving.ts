@@ -26,14 +26,19 @@ export interface SavingOptions<Result> {
 }
 
 /** What became of one file: its upload, or why it could not be saved. */
-export type Saved<Result> = UploadHandle<Result> | { error: unknown }
+type Saved<Result> = UploadHandle<Result> | { error: unknown }
 
 /** Takes files in: each gets its one key, and is stored with its record before anybody hears of it. */
 export interface Saving<Result> {
-  save(files: readonly Blob[], options: EnqueueOptions): Promise<Saved<Result>[]>
+  save(file: Blob, options: EnqueueOptions): Promise<UploadHandle<Result>>
+  /** All that can be saved; rejects with an `AggregateError` that says which cannot. */
+  saveAll(files: readonly Blob[], options: EnqueueOptions): Promise<UploadHandle<Result>[]>
   /** Whether something is being saved. */
   readonly isBusy: boolean
 }
+
+/** One transaction takes so many files: more would be a task in which a page of a slow device does not answer. */
+const batchSize = 32
 
 export function createSaving<Result>(deps: SavingOptions<Result>): Saving<Result> {
   const { settings, store, storage, ledger, handles, now, newId } = deps
@@ -41,7 +46,7 @@ export function createSaving<Result>(deps: SavingOptions<Result>): Saving<Result
   let lastOrder = 0
   let busy = 0
 
-  async function save(files: readonly Blob[], options: EnqueueOptions): Promise<Saved<Result>[]> {
+  async function saveBatch(files: readonly Blob[], options: EnqueueOptions): Promise<Saved<Result>[]> {
     // Files are sent in the order of the calls, whichever is read first.
     const orders = files.map(() => {
       lastOrder = Math.max(lastOrder + 1, now() * 1000)
@@ -119,17 +124,41 @@ export function createSaving<Result>(deps: SavingOptions<Result>): Saving<Result
     }
   }
 
+  async function whileBusy<T>(work: () => Promise<T>): Promise<T> {
+    busy += 1
+    try {
+      return await work()
+    } finally {
+      busy -= 1
+    }
+  }
+
   return {
     get isBusy() {
       return busy > 0
     },
-    async save(files, options) {
-      busy += 1
-      try {
-        return await save(files, options)
-      } finally {
-        busy -= 1
+    async save(file, options) {
+      const [saved] = (await whileBusy(() => saveBatch([file], options))) as [Saved<Result>]
+      if ('error' in saved) throw saved.error
+      return saved
+    },
+    async saveAll(files, options) {
+      const results: Saved<Result>[] = []
+      for (let first = 0; first < files.length; first += batchSize) {
+        const batch = files.slice(first, first + batchSize)
+        const saved = whileBusy(() => saveBatch(batch, options)).catch((error: unknown): Saved<Result>[] => {
+          if (first === 0 || options.signal?.aborted) throw error
+          // What was saved before has to be told from what was not.
+          return batch.map(() => ({ error }))
+        })
+        results.push(...(await saved))
       }
+      const failures = results.flatMap((result, index) => ('error' in result ? [{ index, error: result.error }] : []))
+      if (failures.length === 0) return results as UploadHandle<Result>[]
+      const indexes = failures.map(({ index }) => index)
+      const message = `Of ${files.length} files ${failures.length} could not be saved, number ${indexes.map((index) => index + 1).join(', ')}; the others are.`
+      const errors = failures.map(({ error }) => error)
+      throw Object.assign(new AggregateError(errors, message), { indexes })
     },
   }
 }

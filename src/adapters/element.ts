@@ -87,7 +87,7 @@ function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}
     queue.close().catch(() => {})
   }
   queue.subscribe(look)
-  const own: OwnQueue = {
+  return {
     queue,
     taking: {
       ...queue,
@@ -112,7 +112,6 @@ function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}
       look()
     },
   }
-  return own
 }
 
 const createElementClass = (): CustomElementConstructor =>

@@ -185,6 +185,8 @@ export async function runChaos({ engine, minutes, seed }: ChaosOptions): Promise
     const sum = actions.reduce((sum, [, weight]) => sum + weight, 0)
     const countStored = async (): Promise<number> => Number((await database.query('SELECT count(*) AS count FROM media'))[0]?.count)
 
+    const toldOf = (kind: string): Record<string, unknown>[] => front.told.filter((message) => message.kind === kind)
+
     const until = performance.now() + minutes * 60_000
     while (performance.now() < until) {
       let draw = random.next() * sum
@@ -194,16 +196,16 @@ export async function runChaos({ engine, minutes, seed }: ChaosOptions): Promise
       })!
       if (kind) note(kind)
       await act(random.pick(tabs))
-      timeline.grow(front.told.filter(({ kind }) => kind === 'saved').length, await countStored())
+      timeline.grow(toldOf('saved').length, await countStored())
       await pause(random.integer(50, 1_000))
     }
 
     weather.end()
     const revived = await finish(tabs[0]!)
-    timeline.grow(front.told.filter(({ kind }) => kind === 'saved').length, await countStored())
+    timeline.grow(toldOf('saved').length, await countStored())
 
-    const saved = front.told.filter(({ kind }) => kind === 'saved') as unknown as Saved[]
-    const cancelled = new Set(front.told.filter(({ kind }) => kind === 'cancelled').map(({ name }) => name as string))
+    const saved = toldOf('saved') as unknown as Saved[]
+    const cancelled = new Set(toldOf('cancelled').map(({ name }) => name as string))
     const rows = (await database.query(
       `SELECT idempotency_key AS key, file_name AS name, storage_key, encode(sha256, 'hex') AS sha256 FROM media`,
     )) as { key: string; name: string; storage_key: string; sha256: string }[]

@@ -21,7 +21,9 @@ export function createTimeline(now: () => number): Timeline {
   const growth: { at: number; saved: number; stored: number }[] = []
   return {
     mark(lane) {
-      lanes.set(lane, [...(lanes.get(lane) ?? []), now() - start])
+      const times = lanes.get(lane) ?? []
+      lanes.set(lane, times)
+      times.push(now() - start)
     },
     grow(saved, stored) {
       growth.push({ at: now() - start, saved, stored })

@@ -20,31 +20,23 @@ export interface Weather {
   away: boolean
   /** Nothing goes wrong any more. */
   end(): void
-  /** How often each kind came. */
-  readonly count: ReadonlyMap<string, number>
 }
 
 export function createWeather(random: Random, onMishap: (kind: string) => void): Weather {
-  const count = new Map<string, number>()
   let isOver = false
-  const note = (kind: string): void => {
-    count.set(kind, (count.get(kind) ?? 0) + 1)
-    onMishap(kind)
-  }
   return {
     away: false,
-    count,
     next() {
       if (isOver) return {}
       if (this.away) {
-        note('nobody there')
+        onMishap('nobody there')
         return { away: true }
       }
       let draw = random.next()
       for (const [kind, chance, make] of kinds) {
         draw -= chance
         if (draw >= 0) continue
-        note(kind)
+        onMishap(kind)
         return make(random)
       }
       return {}
