@@ -390,3 +390,19 @@ describe('a renewal of the sign-in', () => {
     await flush()
   })
 })
+
+test('a sign-out in the middle of many files: those that are saved stay the account’s, and the error says which the others are', async () => {
+  const queue = openQueue({ autoStart: false })
+  queue.on('added', () => {
+    account = null
+  })
+  const names = Array.from({ length: 40 }, (_, index) => `file ${index}`)
+  const error = await queue.enqueueAll(names.map(file)).catch((error: unknown) => error)
+  const { errors, indexes } = error as { errors: { code: string }[]; indexes: number[] }
+  expect(new Set(errors.map(({ code }) => code))).toEqual(new Set(['unauthorized']))
+  account = 'ann'
+  await queue.start()
+  const saved = queue.getSnapshot().map(({ name }) => name)
+  expect(saved.length).toBeGreaterThan(0)
+  expect([...saved, ...indexes.map((index) => names[index])]).toEqual(names)
+})
