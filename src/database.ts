@@ -1,4 +1,4 @@
-import { type DBSchema, type IDBPDatabase, type IDBPTransaction, type OpenDBCallbacks, openDB } from 'idb'
+import { type DBSchema, type IDBPDatabase, type IDBPTransaction, type OpenDBCallbacks, openDB, unwrap } from 'idb'
 import { UploadError } from './errors.js'
 
 interface Schema extends DBSchema {
@@ -55,6 +55,11 @@ const waitSteps = 10
 const slowestWrite = 4_000
 /** So many jobs share a transaction: more gain nothing, and keep readers waiting. */
 const batchSize = 64
+/**
+ * What is called in one go goes together, and so does what follows on it at once: as one upload ends the next begins. Microtasks that are
+ * waited for it; a timer would be late where timers are throttled.
+ */
+const gatheringTurns = 16
 
 export const failure = (cause: unknown): UploadError => {
   if (cause instanceof UploadError) return cause
@@ -83,6 +88,19 @@ interface Waiting {
   reject(error: unknown): void
   isLate: boolean
 }
+
+/** Bare, since a promise for each request would cost more than what it asks for. */
+const storesOf = (transaction: IDBTransaction): Record<StoreName, IDBObjectStore> =>
+  Object.fromEntries(storeNames.map((name) => [name, transaction.objectStore(name)])) as Record<StoreName, IDBObjectStore>
+
+/** Resolves when the last of these is answered, and so all before it; rejects as soon as one fails. */
+const answered = (requests: readonly IDBRequest[]): Promise<void> =>
+  new Promise((resolve, reject) => {
+    for (const request of requests) request.onerror = () => reject(request.error)
+    const last = requests.at(-1)
+    if (last) last.onsuccess = () => resolve()
+    else resolve()
+  })
 
 /** Opens on first use, and again whenever the browser has closed or somebody deleted it, of which `onClosed` hears. */
 export function createDatabase(databaseName: string, onClosed: () => void): Database {
@@ -243,11 +261,10 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
       const durability = jobs.some(({ job }) => job.isStrict) ? 'strict' : 'relaxed'
       const transaction = database.transaction([...storeNames], 'readwrite', { durability })
       const work = async (): Promise<(() => void)[]> => {
-        const rows = new Map<string, unknown>()
+        const stores = storesOf(unwrap(transaction))
         const asked = new Map(jobs.flatMap(({ job }) => job.reads.map((read) => [placeOf(...read), read])))
-        await Promise.all(
-          Array.from(asked, async ([place, [store, key]]) => rows.set(place, await transaction.objectStore(store).get(key))),
-        )
+        const requests = new Map(Array.from(asked, ([place, [store, key]]) => [place, stores[store].get(key)]))
+        await answered([...requests.values()])
         const changes = new Map<string, Write>()
         const ends = jobs.map(({ job, resolve, reject }) => {
           const own: typeof changes = new Map()
@@ -257,7 +274,7 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
               get(store, key) {
                 const place = placeOf(store, key)
                 const changed = own.get(place) ?? changes.get(place)
-                return changed ? changed[2] : rows.get(place)
+                return changed ? changed[2] : requests.get(place)?.result
               },
               put,
               delete: (store, key) => put(store, key, undefined),
@@ -271,13 +288,11 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
         // Blobs first: WebKit, when it refuses one, never answers what was asked before, and the transaction never ends.
         const isBlob = ([store, , value]: Write): boolean => store === 'bytes' && value instanceof Blob
         const writes = [...changes.values()]
-        // An async function, so that what cannot be cloned rejects, and no other write is left without a listener.
-        const write = async ([name, key, value]: Write): Promise<void> => {
-          const store = transaction.objectStore(name)
-          await (value === undefined ? store.delete(key) : store.put(value as Blob, key))
-        }
+        const requested = [...writes.filter(isBlob), ...writes.filter((one) => !isBlob(one))].map(([name, key, value]) =>
+          value === undefined ? stores[name].delete(key) : stores[name].put(value, key),
+        )
         // WebKit commits what is left of a transaction whose last request is refused after `commit()`: it waits for all of them.
-        await Promise.all([...writes.filter(isBlob), ...writes.filter((one) => !isBlob(one))].map(write))
+        await answered(requested)
         commit(transaction)
         return ends
       }
@@ -301,9 +316,8 @@ export function createDatabase(databaseName: string, onClosed: () => void): Data
   /** One transaction at a time: those that wait would each keep the other tabs out, should this one stop. */
   const drain = async (): Promise<void> => {
     isDraining = true
-    // What is called in one go goes together.
-    await Promise.resolve()
     while (waiting.length > 0) {
+      for (let turn = 0; turn < gatheringTurns; turn++) await undefined
       const next = waiting.findIndex(({ job }) => job.isAlone)
       await run(waiting.splice(0, next === 0 ? 1 : Math.min(batchSize, next < 0 ? batchSize : next)))
       writing = []

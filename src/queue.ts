@@ -1,7 +1,7 @@
 import { abortError, UploadError } from './errors.js'
 import type { UploadQueueEventName, UploadQueueEvents } from './events.js'
 import { createHandles, type UploadHandle } from './handles.js'
-import type { EnqueueOptions } from './intake.js'
+import { type EnqueueOptions, inlineLimit } from './intake.js'
 import { createLedger, type Message } from './ledger.js'
 import { followLifecycle } from './lifecycle.js'
 import { createNetwork } from './network.js'
@@ -185,7 +185,12 @@ export function createUploadQueue<Result = UploadReceipt>(
       if (action.type === 'deferred' && (action.notBefore !== null || action.error.status === undefined)) tried.add(id)
       return patiently(() => ledger.act(id, action, warning, signal))
     },
-    progress: (id, loaded, total) => ledger.tell({ type: 'progress', id, loaded, total }),
+    progress(id, loaded, total) {
+      const message = { type: 'progress', id, loaded, total } as const
+      // What leaves at once has ended before another tab could show it.
+      if (total > inlineLimit) ledger.tell(message)
+      else ledger.hear(message)
+    },
     outcomeUrl() {
       const { outcome = announced.outcomeUrl } = settings
       return outcome === false || outcome === undefined ? undefined : new URL(outcome, globalThis.location?.href).href

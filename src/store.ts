@@ -102,6 +102,9 @@ export interface Store {
 /** Whether bytes are of the kind that lies in a file of its own. */
 const isBlob = (bytes: Entry['bytes']): bytes is Blob => 'size' in bytes
 
+/** Up to so many bytes of small files that were just saved are kept at hand, so that sending them reads none. */
+const freshLimit = 8 * 2 ** 20
+
 const recordOf = (row: unknown): PendingUpload | undefined => {
   const parsed = parseRow(row)
   return 'record' in parsed ? parsed.record : undefined
@@ -120,6 +123,20 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
   const database = createDatabase(databaseName, onClosed)
   /** Whether Blobs can be stored: WebKit's private mode refuses them, and takes what is written with them along. */
   let takesBlobs = false
+  /** Bytes that were just saved here, of uploads whose ids no other can have: for the first attempt they need not be read. */
+  const fresh = new Map<string, ArrayBuffer>()
+  let freshSize = 0
+  const keepFresh = ({ record: { id }, bytes, isNew }: Entry): void => {
+    if (!isNew || isBlob(bytes) || freshSize + bytes.byteLength > freshLimit) return
+    fresh.set(id, bytes)
+    freshSize += bytes.byteLength
+  }
+  const takeFresh = (id: string): ArrayBuffer | undefined => {
+    const bytes = fresh.get(id)
+    fresh.delete(id)
+    freshSize -= bytes?.byteLength ?? 0
+    return bytes
+  }
 
   const add = async (entries: readonly Entry[]): Promise<PendingUpload[]> => {
     const hasBlobs = entries.some(({ bytes }) => isBlob(bytes))
@@ -138,6 +155,7 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
         }),
     })
     if (hasBlobs) takesBlobs = true
+    entries.forEach(keepFresh)
     return added
   }
 
@@ -174,14 +192,15 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
       })
       return add(buffered)
     },
-    change: (id, change, withBytes = false) =>
-      database.write({
-        reads: [['uploads', id], ['settings', 'runner'], ...(withBytes ? [['bytes', id] as ['bytes', string]] : [])],
+    change(id, change, withBytes = false) {
+      const held = withBytes ? takeFresh(id) : undefined
+      return database.write({
+        reads: [['uploads', id], ['settings', 'runner'], ...(withBytes && !held ? [['bytes', id] as ['bytes', string]] : [])],
         apply(rows) {
           const before = recordOf(rows.get('uploads', id))
           if (!before) return undefined
           const runner = (rows.get('settings', 'runner') as Settings['runner'] | undefined)?.id
-          const bytes = rows.get('bytes', id) as Entry['bytes'] | undefined
+          const bytes = held ?? (rows.get('bytes', id) as Entry['bytes'] | undefined)
           const after = change(before, { runner, bytes })
           if (after !== before) {
             rows.put('uploads', id, after)
@@ -189,10 +208,12 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
           }
           return { before, after, ...(withBytes && { bytes }) }
         },
-      }),
+      })
+    },
     bytes: (id) => database.read(['bytes'], (transaction) => transaction.objectStore('bytes').get(id)),
-    remove: (ids, which) =>
-      database.write({
+    remove(ids, which) {
+      for (const id of ids) takeFresh(id)
+      return database.write({
         reads: ids.map((id) => ['uploads', id]),
         isStrict: true,
         apply: (rows) =>
@@ -204,7 +225,8 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
             rows.delete('bytes', id)
             return true
           }),
-      }),
+      })
+    },
     async setting(name, change) {
       type Value = Settings[typeof name] | undefined
       if (!change) return (await database.read(['settings'], (transaction) => transaction.objectStore('settings').get(name))) as Value

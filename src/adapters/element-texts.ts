@@ -87,6 +87,7 @@ export interface UploadQueueTexts extends Record<UploadStatus, string> {
 }
 
 const sizes = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
+const times = ['second', 'minute', 'hour']
 const refusals: Record<string, string> = {
   'type-not-accepted': 'Files of its type are not taken.',
   'file-too-large': 'It is too large.',
@@ -146,8 +147,8 @@ export function englishTexts(locale?: string): UploadQueueTexts {
     bytes,
     duration(ms) {
       const seconds = Math.max(1, Math.ceil(ms / 1000))
-      if (seconds < 60) return number(seconds, 'second')
-      return seconds < 3600 ? number(Math.round(seconds / 60), 'minute') : number(Math.round(seconds / 3600), 'hour')
+      const power = seconds < 60 ? 0 : seconds < 3600 ? 1 : 2
+      return number(Math.round(seconds / 60 ** power), times[power])
     },
     limit: (largest) => `up to ${largest} each`,
     sent: (loaded, total) => `${loaded} of ${total}`,

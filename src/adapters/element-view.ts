@@ -1,7 +1,17 @@
+import type { UploadError, UploadErrorCode } from '../errors.js'
+import { eventNames, type UploadQueueEventName } from '../events.js'
 import type { UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 import sheet from './element.css?inline'
 import { englishTexts, stateInWords, type UploadQueueTexts } from './element-texts.js'
+import type { RefusalReason, Refused } from './file-picker.js'
+
+/** A thing that is not taken, and why: it was refused as it was picked, or the queue could not save it (`error`). */
+export interface Refusal {
+  file: Refused
+  reason: RefusalReason | UploadErrorCode | undefined
+  error?: unknown
+}
 
 /** What an `<upload-queue>` shows in its shadow root. */
 export interface View {
@@ -13,8 +23,8 @@ export interface View {
   follow(queue: UploadQueue<unknown>): () => void
   /** `maxFileSize`: what is said to be taken, bytes. */
   setTexts(texts: UploadQueueTexts, maxFileSize: number | undefined): void
-  /** Says that a file, or all that was asked for (`name` is empty), was not taken. `why`: an error, or the code of a refusal. */
-  refuse(name: string, why: unknown): void
+  /** Tells the user and, by an event, the page that something is not taken. */
+  refuse(refusal: Refusal): void
 }
 
 interface Row {
@@ -22,8 +32,6 @@ interface Row {
   /** What it shows. */
   upload: Upload | undefined
   show(upload: Upload): void
-  /** Time has passed, or the network has gone or come. */
-  refresh(): void
 }
 
 /** A countdown shows whole seconds: it is looked at so often, ms. */
@@ -36,7 +44,7 @@ const namesShown = 3
 const make = <Tag extends keyof HTMLElementTagNameMap>(
   tag: Tag,
   attributes: Record<string, string>,
-  ...children: Node[]
+  ...children: (Node | string)[]
 ): HTMLElementTagNameMap[Tag] => {
   const element = document.createElement(tag)
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value)
@@ -44,10 +52,15 @@ const make = <Tag extends keyof HTMLElementTagNameMap>(
   return element
 }
 
+type Button = HTMLButtonElement
+
 const makePart = (part: string, ...children: Node[]): HTMLElement => make('div', { part }, ...children)
 
 /** `action` is what a click does, and one of its parts. */
-const makeButton = (value: string): HTMLButtonElement => make('button', { type: 'button', part: `button ${value}`, value })
+const makeButton = (value: string): Button => make('button', { type: 'button', part: `button ${value}`, value })
+
+/** Events of an upload that are not read out. */
+const silent: UploadQueueEventName[] = ['started', 'progress', 'warning']
 
 /** Writes only what differs, so that nothing is laid out again. */
 const setText = (element: Element, text: string): void => {
@@ -55,9 +68,9 @@ const setText = (element: Element, text: string): void => {
 }
 
 /** Where the same is said again the region has to change, or it is not read out. */
-const announce = (region: Element, content: Node | string): void => {
+const announce = (region: Element, ...content: (Node | string)[]): void => {
   const before = region.textContent
-  region.replaceChildren(content)
+  region.replaceChildren(...content)
   if (before && region.textContent === before) region.append('\u00a0')
 }
 
@@ -75,7 +88,7 @@ export function createView(root: ShadowRoot): View {
   let isSaying = false
   let isDue = false
   let dressedFor: Document | undefined
-  let ticking: ReturnType<typeof setInterval> | undefined
+  let ticking: ReturnType<typeof setTimeout> | undefined
   const rows = new Map<string, Row>()
 
   const input = make('input', { type: 'file', hidden: '' })
@@ -85,12 +98,8 @@ export function createView(root: ShadowRoot): View {
   const totals = makePart('totals')
   const badge = makePart('badge')
   const overall = make('progress', { part: 'progress overall' })
-  const pick = makeButton('pick')
-  const dismiss = makeButton('dismiss')
-  const pauseAll = makeButton('pauseAll')
-  const resumeAll = makeButton('resumeAll')
-  const tryAll = makeButton('tryAll')
-  const clear = makeButton('clear')
+  const buttons = ['pick', 'dismiss', 'pauseAll', 'resumeAll', 'tryAll', 'clear'].map(makeButton)
+  const [pick, dismiss, pauseAll, resumeAll, tryAll, clear] = buttons as [Button, Button, Button, Button, Button, Button]
   const toolbar = makePart('toolbar', totals, badge, makePart('actions', pauseAll, resumeAll, tryAll, clear), overall)
   // Without the role a list that has no bullets is none to some screen readers.
   const list = make('ul', { part: 'list', role: 'list' })
@@ -102,8 +111,6 @@ export function createView(root: ShadowRoot): View {
   const stateOf = (upload: Upload): string => stateInWords(texts, upload, Date.now(), isOut(upload))
 
   function createRow({ id, name, size }: Upload): Row {
-    const title = make('bdi', { part: 'name', title: name })
-    title.textContent = name
     const bytes = makePart('size')
     const state = makePart('state')
     const progress = make('progress', { part: 'progress' })
@@ -114,7 +121,7 @@ export function createView(root: ShadowRoot): View {
     const element = make(
       'li',
       { id, tabindex: '-1' },
-      makePart('facts', title, bytes, state),
+      makePart('facts', make('bdi', { part: 'name', title: name }, name), bytes, state),
       makePart('actions', now, toggle, cancel),
       progress,
       make('slot', { name: id }),
@@ -126,12 +133,13 @@ export function createView(root: ShadowRoot): View {
     const row: Row = {
       element,
       upload: undefined,
-      refresh: () => setText(state, stateOf(row.upload as Upload)),
       show(upload) {
         const before = row.upload
-        row.upload = upload
-        row.refresh()
         const { status, notBefore, progress: moved } = upload
+        // Time has passed, or the network has gone or come: that is said of what waits.
+        if (before === upload && status !== 'pending') return
+        row.upload = upload
+        setText(state, stateOf(upload))
         if (moved && moved.loaded < moved.total) Object.assign(progress, { max: moved.total, value: moved.loaded })
         else progress.removeAttribute('value')
         // Bytes have moved, and nothing else.
@@ -167,30 +175,23 @@ export function createView(root: ShadowRoot): View {
       }
     const sum = { uploads: uploads.length, succeeded: 0, failed: 0, loaded: 0, size: 0 }
     let [running, stopped, late, out] = [0, 0, 0, 0]
-    let counts = false
     // The newest first: what was just picked is what is looked for.
     let next: Element | null = null
     for (const upload of uploads) {
-      const { id, status, size, progress, notBefore, reason } = upload
+      const { id, status, size, progress, reason } = upload
       const row: Row = rows.get(id) ?? createRow(upload)
       rows.set(id, row)
-      if (row.upload !== upload) row.show(upload)
+      row.show(upload)
       if (!row.element.parentNode || row.element.nextElementSibling !== next) list.insertBefore(row.element, next)
       next = row.element
 
       sum.size += size
-      if (status === 'succeeded') {
-        sum.succeeded++
-        sum.loaded += size
-      } else if (status === 'failed') sum.failed++
+      sum.loaded += status === 'succeeded' ? size : status === 'uploading' ? Math.min(size, progress?.loaded ?? 0) : 0
+      if (status === 'succeeded' || status === 'failed') sum[status]++
       else if (status === 'paused' || status === 'blocked') stopped++
-      else {
-        running++
-        if (status === 'uploading' && progress) sum.loaded += Math.min(size, progress.loaded)
-        if (status === 'pending' && reason !== null) late++
-        if (status === 'pending' && notBefore !== null) counts = true
-        if (isOut(upload)) out++
-      }
+      else running++
+      if (status === 'pending' && reason !== null) late++
+      if (isOut(upload)) out++
     }
     toolbar.hidden = uploads.length === 0
     setText(totals, texts.totals(sum))
@@ -203,9 +204,11 @@ export function createView(root: ShadowRoot): View {
     tryAll.hidden = sum.failed + late + out === 0
     clear.hidden = sum.succeeded === 0
 
-    const told = new DocumentFragment()
-    told.append(...named(refusals).flatMap((one, at) => [at > 0 ? ' ' : '', ...(typeof one === 'string' ? [one] : refusalOf(...one))]))
-    if (isNews || told.textContent !== notice.textContent?.trimEnd()) announce(notice, told)
+    if (isNews)
+      announce(
+        notice,
+        ...named(refusals).flatMap((one, at) => [at > 0 ? ' ' : '', ...(typeof one === 'string' ? [one] : refusalOf(...one))]),
+      )
     isNews = false
     dismiss.hidden = refusals.length === 0
     pick.disabled = !queue
@@ -213,44 +216,32 @@ export function createView(root: ShadowRoot): View {
     // What was just used has gone: the button or row in its place takes the focus, or its own row.
     if (focused && (!focused.isConnected || focused.hidden)) {
       const twin = focused === pauseAll ? resumeAll : focused === resumeAll ? pauseAll : undefined
-      const inPlace = focusedRow?.isConnected ? focusedRow : list.children[Math.min(place, list.children.length - 1)]
+      const inPlace = focusedRow?.isConnected ? focusedRow : (list.children[place] ?? list.lastElementChild)
       const near = twin && !twin.hidden ? twin : inPlace
       ;((near as HTMLElement | undefined) ?? pick).focus()
     }
-    if (counts) ticking ??= setInterval(refresh, tickLength)
-    else stopTicking()
+    clearTimeout(ticking)
+    if (late > 0) ticking = setTimeout(schedule, tickLength)
   }
 
   const schedule = (): void => {
     if (!isDue) requestAnimationFrame(render)
     isDue = true
   }
-  const refresh = (): void => {
-    for (const { upload, refresh } of rows.values()) if (upload?.status === 'pending') refresh()
-  }
-  const stopTicking = (): void => {
-    clearInterval(ticking)
-    ticking = undefined
-  }
 
   /** The last ones, and how many there are beside them. */
   const named = <One>(all: One[]): (One | string)[] =>
-    all.length > namesShown ? [...all.slice(-namesShown), texts.more(all.length - namesShown)] : all
-  const reasonOf = (why: unknown): string => {
-    const { code, message, status } = why as { code?: string; message?: string; status?: number }
-    return texts.reason(code ?? String(why), message, status)
-  }
+    all.length > namesShown ? [...all.slice(-namesShown), texts.more(all.length - namesShown)] : [...all]
 
   /** What was refused, and why, its name kept apart from a text of the other direction. */
   const refusalOf = (name: string, why: unknown): (Node | string)[] => {
-    const reason = reasonOf(why)
+    const { code, message, status } = why as Partial<UploadError>
+    const reason = texts.reason(code ?? String(why), message, status)
     if (!name) return [reason]
-    const told = texts.told(name, reason)
-    const [before] = told.split(name, 1) as [string]
-    if (before === told) return [told]
-    const isolated = make('bdi', {})
-    isolated.textContent = name
-    return [before, isolated, told.slice(before.length + name.length)]
+    return texts
+      .told(name, reason)
+      .split(name)
+      .flatMap((text, at) => (at > 0 ? [make('bdi', {}, name), text] : [text]))
   }
 
   /** Says what has changed, gathered: two hundred files change two hundred times. */
@@ -259,16 +250,44 @@ export function createView(root: ShadowRoot): View {
     if (isSaying) return
     isSaying = true
     setTimeout(() => {
-      const sentences = [...(added > 0 ? [texts.added(added)] : []), ...named(news)]
+      const sentences = named(news)
+      if (added > 0) sentences.unshift(texts.added(added))
       // Some have their full stop.
-      announce(
-        live,
-        sentences.reduce((said, next) => said + (/[.!?。]\s*$/.test(said) ? ' ' : '. ') + next),
-      )
+      announce(live, sentences.join('. ').replace(/([.!?。]\s*)\. /g, '$1 '))
       isSaying = false
       news = []
       added = 0
     }, gatherTime)
+  }
+
+  /** All that was asked for, where `name` is empty. `why`: an error, or the code of a refusal. */
+  const refuse = (name: string, why: unknown): void => {
+    refusals.push([name, why])
+    isNews = true
+    schedule()
+  }
+  const dispatch = (name: string, detail: object): void => {
+    root.host.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, detail }))
+  }
+
+  /** Reads out what an event of the queue is news of, and passes it on. */
+  function hear(name: UploadQueueEventName, payload: { upload?: Upload }): void {
+    const { upload } = payload
+    if (name === 'offline' || name === 'online') {
+      isOffline = name === 'offline'
+      say(isOffline ? texts.offline : texts.pending)
+      schedule()
+    } else if (name === 'added') {
+      added++
+      say()
+      // What goes wrong again and again is news the first time, and a receipt that is cleared away takes nothing back.
+    } else if (
+      upload &&
+      !silent.includes(name) &&
+      (name === 'retrying' ? upload.requests === 1 : name !== 'cancelled' || upload.status !== 'succeeded')
+    )
+      say(texts.told(upload.name, name === 'cancelled' ? texts.cancelled : stateOf(upload)))
+    dispatch(name, payload)
   }
 
   const forgetRefusals = (): void => {
@@ -298,11 +317,11 @@ export function createView(root: ShadowRoot): View {
     try {
       await (actions[value]?.(queue) ?? queue[value as 'cancel']?.((button.closest('li') as HTMLElement).id))
     } catch (error) {
-      view.refuse('', error)
+      refuse('', error)
     }
   })
 
-  const view: View = {
+  return {
     input,
     dress() {
       const { ownerDocument } = root
@@ -317,32 +336,14 @@ export function createView(root: ShadowRoot): View {
     follow(followed) {
       queue = followed
       isOffline = false
-      const setOffline = (value: boolean): void => {
-        isOffline = value
-        say(value ? texts.offline : texts.pending)
-        refresh()
-        schedule()
-      }
-      const tell = ({ upload }: { upload: Upload }): void => say(texts.told(upload.name, stateOf(upload)))
       const endings = [
-        followed.subscribe(schedule),
-        followed.on('added', () => {
-          added++
-          say()
-        }),
-        // What goes wrong again and again is news the first time.
-        followed.on('retrying', (payload) => payload.upload.requests === 1 && tell(payload)),
-        ...(['succeeded', 'failed', 'blocked', 'paused', 'resumed'] as const).map((name) => followed.on(name, tell)),
-        // A receipt that is cleared away takes nothing back.
-        followed.on('cancelled', ({ upload }) => upload.status !== 'succeeded' && say(texts.told(upload.name, texts.cancelled))),
-        followed.on('offline', () => setOffline(true)),
-        followed.on('online', () => setOffline(false)),
+        queue.subscribe(schedule),
+        ...([...eventNames] as UploadQueueEventName[]).map((name) => followed.on(name, (payload) => hear(name, payload))),
       ]
       schedule()
       return () => {
         for (const end of endings) end()
         queue = undefined
-        stopTicking()
         schedule()
       }
     },
@@ -350,17 +351,16 @@ export function createView(root: ShadowRoot): View {
       texts = next
       setLabel(list, texts.list)
       setLabel(overall, texts.overall)
-      for (const button of [pick, dismiss, pauseAll, resumeAll, tryAll, clear]) setText(button, texts[button.value as 'pick'])
+      for (const button of buttons) setText(button, texts[button.value as 'pick'])
       setText(hint, texts.drop + (maxFileSize === undefined ? '' : `, ${texts.limit(texts.bytes(maxFileSize))}`))
       // Their rows say everything anew; they stay, for one of them may have the focus.
       for (const row of rows.values()) row.upload = undefined
-      schedule()
-    },
-    refuse(name, why) {
-      refusals.push([name, why])
       isNews = true
       schedule()
     },
+    refuse(refusal) {
+      refuse(refusal.file.name, refusal.error ?? refusal.reason)
+      dispatch('refused', refusal)
+    },
   }
-  return view
 }

@@ -1,11 +1,11 @@
-import type { UploadErrorCode } from '../errors.js'
+import type { UploadError } from '../errors.js'
 import type { UploadQueueEventName, UploadQueueEvents } from '../events.js'
 import { resolveOptions, type UploadQueueOptions } from '../options.js'
 import { createUploadQueue, type UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 import { englishTexts, type UploadQueueTexts } from './element-texts.js'
-import { createView } from './element-view.js'
-import { type AttachOptions, attach, type RefusalReason, type Refused } from './file-picker.js'
+import { createView, type Refusal } from './element-view.js'
+import { type AttachOptions, attach } from './file-picker.js'
 
 export type { UploadQueueTexts, UploadTotals } from './element-texts.js'
 
@@ -13,8 +13,8 @@ export type { UploadQueueTexts, UploadTotals } from './element-texts.js'
 export type UploadQueueElementEvents = {
   [Name in UploadQueueEventName]: CustomEvent<UploadQueueEvents<unknown>[Name]>
 } & {
-  /** A thing that is not taken, and why: it was refused as it was picked, or the queue could not save it (`error`). */
-  refused: CustomEvent<{ file: Refused; reason: RefusalReason | UploadErrorCode | undefined; error?: unknown }>
+  /** One thing that is not taken. */
+  refused: CustomEvent<Refusal>
 }
 
 type Listener<Event> = (this: UploadQueueElement, event: Event) => void
@@ -56,8 +56,6 @@ declare global {
   }
 }
 
-const events = 'added started progress retrying succeeded failed blocked paused resumed cancelled idle offline online warning'.split(' ')
-
 /** Defines the element, once. Does nothing where there are no custom elements, on a server say. */
 export function defineUploadQueue(tag = 'upload-queue'): void {
   if (!globalThis.customElements || customElements.get(tag)) return
@@ -69,8 +67,8 @@ interface OwnQueue {
   readonly queue: UploadQueue<unknown>
   /** The same, for what is picked: that is saved, also when the queue is let go meanwhile. */
   readonly taking: UploadQueue<unknown>
-  hold(): void
-  letGo(): void
+  /** `false` lets it go. */
+  hold(isHeld: boolean): void
 }
 
 /** The queue is closed when it is let go, as soon as nothing is lost by it; `onClose` is called then. */
@@ -99,16 +97,13 @@ function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}
           return await (late?.taking ?? queue).enqueueAll(...files)
         } finally {
           saving--
-          late?.letGo()
+          late?.hold(false)
           look()
         }
       },
     },
-    hold() {
-      isHeld = true
-    },
-    letGo() {
-      isHeld = false
+    hold(value) {
+      isHeld = value
       look()
     },
   }
@@ -120,8 +115,7 @@ const createElementClass = (): CustomElementConstructor =>
     readonly #view = createView(this.attachShadow({ mode: 'open' }))
     #texts: Partial<UploadQueueTexts> = {}
     #given: UploadQueue<unknown> | null = null
-    #own: OwnQueue | null = null
-    /** The attributes that this was made of. */
+    /** The attributes that its own queue is made of; none without one. */
     #madeOf = ''
     /** Those that are open, by their attributes: an element that comes back finds its uploads. */
     readonly #ownQueues = new Map<string, OwnQueue>()
@@ -129,9 +123,12 @@ const createElementClass = (): CustomElementConstructor =>
     readonly #read = new Map<string, { text: string | null; value: unknown }>()
     #shown: UploadQueue<unknown> | null = null
     /** End what is shown, and what is taken. */
-    #followed: (() => void)[] = []
+    #unfollow: (() => void) | undefined
     #attached: (() => void)[] = []
-    #isDue = false
+
+    get #own(): OwnQueue | undefined {
+      return this.#ownQueues.get(this.#madeOf)
+    }
 
     get queue(): UploadQueue<unknown> | null {
       return this.#given ?? this.#own?.queue ?? null
@@ -158,34 +155,25 @@ const createElementClass = (): CustomElementConstructor =>
       for (const name of ['queue', 'texts'] as const) {
         const value = Object.getOwnPropertyDescriptor(this, name)?.value
         delete (this as Partial<UploadQueueElement>)[name]
-        if (value) Object.assign(this, { [name]: value })
+        if (value) this[name] = value
       }
       this.#open()
     }
 
     disconnectedCallback(): void {
-      this.#update()
-    }
-
-    attributeChangedCallback(): void {
-      this.#update()
+      this.attributeChangedCallback()
     }
 
     /** Soon: several attributes that change together make one new queue, and an element that is moved comes back at once. */
-    #update(): void {
-      if (this.#isDue) return
-      this.#isDue = true
-      queueMicrotask(() => {
-        this.#isDue = false
-        this.#open()
-      })
+    attributeChangedCallback(): void {
+      queueMicrotask(() => this.#open())
     }
 
     /** What an attribute says as an option of the queue. What cannot be used leaves it as it was. */
-    #option(name: string, option: keyof UploadQueueOptions, isNumber = false): unknown {
+    #option<Value>(name: string, isNumber = false, option = name): Value | undefined {
       const text = this.getAttribute(name)
       const known = this.#read.get(name)
-      if (text === known?.text) return known?.value
+      if (text === known?.text) return known?.value as Value
       // Of an empty text Number makes 0.
       let value: unknown = text === null ? undefined : isNumber ? (text.trim() ? Number(text) : Number.NaN) : text
       try {
@@ -195,36 +183,37 @@ const createElementClass = (): CustomElementConstructor =>
         value = known?.value
       }
       this.#read.set(name, { text, value })
-      return value
+      return value as Value
     }
 
     /** Shows the queue that is to be shown, and takes files for it; neither, when the element is not on a page. */
     #open(): void {
       const { isConnected } = this
       const options = {
-        endpoint: this.#option('endpoint', 'endpoint'),
-        name: this.#option('name', 'name'),
-        concurrency: this.#option('concurrency', 'concurrency', true),
+        endpoint: this.#option<string>('endpoint'),
+        name: this.#option<string>('name'),
+        concurrency: this.#option<number>('concurrency', true),
       }
-      const maxFileSize = this.#option('max-file-size', 'maxFileSize', true) as number | undefined
+      const maxFileSize = this.#option<number>('max-file-size', true, 'maxFileSize')
       for (const end of this.#attached.splice(0)) end()
 
       const madeOf = this.#given || !isConnected || !options.endpoint ? '' : JSON.stringify(options)
       if (madeOf !== this.#madeOf) {
-        this.#own?.letGo()
-        this.#own = madeOf ? this.#ownOf(madeOf, options as UploadQueueOptions<unknown>) : null
+        this.#own?.hold(false)
         this.#madeOf = madeOf
+        if (madeOf && !this.#own)
+          this.#ownQueues.set(
+            madeOf,
+            createOwnQueue(options as UploadQueueOptions<unknown>, () => this.#ownQueues.delete(madeOf)),
+          )
+        this.#own?.hold(true)
       }
       const queue = isConnected ? this.queue : null
-      const { input, follow, setTexts } = this.#view
+      const { input, follow, setTexts, refuse } = this.#view
       if (queue !== this.#shown) {
-        for (const end of this.#followed.splice(0)) end()
+        this.#unfollow?.()
         this.#shown = queue
-        if (queue)
-          this.#followed = [
-            follow(queue),
-            ...events.map((name) => queue.on(name as UploadQueueEventName, (detail) => this.#dispatch(name, detail))),
-          ]
+        this.#unfollow = queue ? follow(queue) : undefined
       }
       if (!isConnected) return
 
@@ -237,26 +226,10 @@ const createElementClass = (): CustomElementConstructor =>
       const limits: AttachOptions = {
         accept: input.accept,
         multiple: input.multiple,
-        ...(maxFileSize !== undefined && { maxFileSize }),
-        onRefused: (file, reason) => this.#refuse(file, reason),
-        onError: (error, file) => this.#refuse(file, (error as { code?: UploadErrorCode }).code, error),
+        maxFileSize,
+        onRefused: (file, reason) => refuse({ file, reason }),
+        onError: (error, file) => refuse({ file, reason: (error as Partial<UploadError>).code, error }),
       }
       this.#attached = [attach(taking, input, limits), attach(taking, this, limits)]
-    }
-
-    #ownOf(madeOf: string, options: UploadQueueOptions<unknown>): OwnQueue {
-      const own = this.#ownQueues.get(madeOf) ?? createOwnQueue(options, () => this.#ownQueues.delete(madeOf))
-      this.#ownQueues.set(madeOf, own)
-      own.hold()
-      return own
-    }
-
-    #refuse(file: Refused, reason: RefusalReason | UploadErrorCode | undefined, error?: unknown): void {
-      this.#view.refuse(file.name, error ?? reason)
-      this.#dispatch('refused', { file, reason, error })
-    }
-
-    #dispatch(name: string, detail: unknown): void {
-      this.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, detail }))
     }
   }

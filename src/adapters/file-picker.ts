@@ -14,7 +14,7 @@ export interface PickOptions {
   /** Whether more than one file is taken from one pick. Default what the input says, else `true`. */
   multiple?: boolean
   /** Bytes; default none. */
-  maxFileSize?: number
+  maxFileSize?: number | undefined
   /** Called once for each thing that is not taken. */
   onRefused?: (file: Refused, reason: RefusalReason) => void
 }
