@@ -1,5 +1,6 @@
 import { digest } from './digest.js'
 import { abortError, UploadError } from './errors.js'
+import { createTurns } from './turns.js'
 import { cleanName } from './wire.js'
 
 /**
@@ -7,6 +8,8 @@ import { cleanName } from './wire.js'
  * engine makes that file without a detour through this page's memory.
  */
 export const inlineLimit: number = 64 * 1024
+/** More at a time begin in one task, a millisecond each, in which the page does not answer. */
+const takeReadingTurn = createTurns(4)
 
 /** What `enqueue` takes beside a file. Others, and values that cannot be, are a `TypeError`. */
 export interface EnqueueOptions {
@@ -63,7 +66,7 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
       throwIfAborted(options.signal)
       return { ...facts, sha256: null, bytes: file }
     }
-    const buffer = await file.arrayBuffer()
+    const buffer = await takeReadingTurn(() => file.arrayBuffer(), options.signal)
     if (buffer.byteLength !== size) throw unreadable()
     const sha256 = await digest(buffer, options.signal).catch(notYet)
     return { ...facts, sha256, bytes: buffer }

@@ -1,3 +1,4 @@
+import { abortError } from './errors.js'
 import type { Network } from './network.js'
 import { isOpen } from './outcome.js'
 import type { Action, PendingUpload } from './record.js'
@@ -67,6 +68,8 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
   const { options, network, now, random, act } = deps
   const runs = new Map<string, Run>()
   const line = createLine()
+  /** Made once: an error for each of many uploads costs more than ending its run. */
+  const stopped = abortError()
   /** Records that are being put right. */
   const mending = new Set<string>()
   /** Records whose time has run out, and whose outcome is being asked for. */
@@ -262,7 +265,7 @@ export function createRunner<Result>(deps: RunnerOptions<Result>): Runner {
     if (!run) return
     runs.delete(id)
     asking.delete(id)
-    run.controller.abort()
+    run.controller.abort(stopped)
     enter(id)
   }
 

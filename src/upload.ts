@@ -251,13 +251,14 @@ async function send<Result>(
   let url: string | undefined
   try {
     url = await findEndpoint(context, deadline.signal)
-    context.located(originOf(url))
+    const origin = originOf(url)
+    context.located(origin)
     const own = await ownHeaders(context, record.requests, url, history, deadline.signal)
     // Asked after the headers were made, which may be another account's by now.
     if (!(await before(deadline.signal, isSignedIn(context, record)))) return undefined
     const built = buildRequest(record, bytes, own, options)
     const { method, credentials, transport } = options
-    network.entered(originOf(url))
+    network.entered(origin)
     const request = { headers: built.headers, credentials, signal: deadline.signal }
     const known = isAskedFirst(record) && (await before(deadline.signal, ask(context, record, url, request)))
     if (known) return known
@@ -370,7 +371,8 @@ async function findEndpoint<Result>({ options, upload }: UploadContext<Result>, 
   try {
     const given = typeof endpoint === 'function' ? await before(signal, endpoint(upload())) : endpoint
     const url = new URL(given, globalThis.location?.href)
-    if (url.protocol !== 'http:' && url.protocol !== 'https:') throw new TypeError('Expected an http or https URL.')
+    if (!/^https?:$/.test(url.protocol) || url.username || url.password)
+      throw new TypeError('Expected an http or https URL without a password.')
     return url.href
   } catch (cause) {
     if (signal.aborted) throw signal.reason

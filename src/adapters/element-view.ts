@@ -19,8 +19,8 @@ export interface View {
   readonly input: HTMLInputElement
   /** Brings the style along, into the document where the element is now. */
   dress(): void
-  /** Shows a queue until the function it returns is called. */
-  follow(queue: UploadQueue<unknown>): () => void
+  /** Shows a queue, until it is to show another one or none. */
+  follow(queue: UploadQueue<unknown> | null): void
   /** `maxFileSize`: what is said to be taken, bytes. */
   setTexts(texts: UploadQueueTexts, maxFileSize: number | undefined): void
   /** Tells the user and, by an event, the page that something is not taken. */
@@ -78,7 +78,8 @@ const setLabel = (element: Element, text: string): void => element.setAttribute(
 
 export function createView(root: ShadowRoot): View {
   let texts = englishTexts()
-  let queue: UploadQueue<unknown> | undefined
+  let queue: UploadQueue<unknown> | null = null
+  let endings: (() => void)[] = []
   let isOffline = false
   let refusals: [name: string, why: unknown][] = []
   /** Of the refusals, since they were shown. */
@@ -87,7 +88,6 @@ export function createView(root: ShadowRoot): View {
   let added = 0
   let isSaying = false
   let isDue = false
-  let dressedFor: Document | undefined
   let ticking: ReturnType<typeof setTimeout> | undefined
   const rows = new Map<string, Row>()
 
@@ -167,9 +167,8 @@ export function createView(root: ShadowRoot): View {
     const focusedRow = focused?.closest('li')
     const place = focusedRow ? [...list.children].indexOf(focusedRow) : 0
 
-    const ids = new Set(uploads.map(({ id }) => id))
     for (const [id, { element }] of rows)
-      if (!ids.has(id)) {
+      if (!queue?.get(id)) {
         rows.delete(id)
         element.remove()
       }
@@ -260,12 +259,14 @@ export function createView(root: ShadowRoot): View {
     }, gatherTime)
   }
 
-  /** All that was asked for, where `name` is empty. `why`: an error, or the code of a refusal. */
-  const refuse = (name: string, why: unknown): void => {
-    refusals.push([name, why])
+  const setRefusals = (next: typeof refusals): void => {
+    refusals = next
     isNews = true
     schedule()
   }
+  /** All that was asked for, where `name` is empty. `why`: an error, or the code of a refusal. */
+  const refuse = (name: string, why: unknown): void => setRefusals([...refusals, [name, why]])
+  const forgetRefusals = (): void => setRefusals([])
   const dispatch = (name: string, detail: object): void => {
     root.host.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, detail }))
   }
@@ -290,11 +291,6 @@ export function createView(root: ShadowRoot): View {
     dispatch(name, payload)
   }
 
-  const forgetRefusals = (): void => {
-    refusals = []
-    isNews = true
-    schedule()
-  }
   input.addEventListener('change', forgetRefusals)
   for (const name of ['drop', 'paste']) root.host.addEventListener(name, forgetRefusals)
   // Where nobody takes what is dropped, the browser would leave the page and open it.
@@ -327,25 +323,22 @@ export function createView(root: ShadowRoot): View {
       const { ownerDocument } = root
       // A style sheet belongs to one document, and an element that moves to another leaves it behind.
       const { CSSStyleSheet } = (ownerDocument.defaultView ?? {}) as Partial<typeof globalThis>
-      if (ownerDocument === dressedFor || !CSSStyleSheet) return
-      dressedFor = ownerDocument
+      if (!CSSStyleSheet) return
       const style = new CSSStyleSheet()
       style.replaceSync(sheet)
       root.adoptedStyleSheets = [style]
     },
     follow(followed) {
+      if (followed === queue) return
+      for (const end of endings.splice(0)) end()
       queue = followed
       isOffline = false
-      const endings = [
-        queue.subscribe(schedule),
-        ...([...eventNames] as UploadQueueEventName[]).map((name) => followed.on(name, (payload) => hear(name, payload))),
-      ]
+      if (followed)
+        endings = [
+          followed.subscribe(schedule),
+          ...([...eventNames] as UploadQueueEventName[]).map((name) => followed.on(name, (payload) => hear(name, payload))),
+        ]
       schedule()
-      return () => {
-        for (const end of endings) end()
-        queue = undefined
-        schedule()
-      }
     },
     setTexts(next, maxFileSize) {
       texts = next

@@ -72,7 +72,7 @@ interface OwnQueue {
 }
 
 /** The queue is closed when it is let go, as soon as nothing is lost by it; `onClose` is called then. */
-function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}): OwnQueue {
+function createOwnQueue(options: UploadQueueOptions<unknown>, onClose?: () => void): OwnQueue {
   const queue = createUploadQueue(options)
   let isHeld = true
   let isClosed = false
@@ -81,7 +81,7 @@ function createOwnQueue(options: UploadQueueOptions<unknown>, onClose = () => {}
     const isLost = ({ durable, status }: Upload): boolean => !durable && status !== 'succeeded' && status !== 'failed'
     if (isHeld || isClosed || saving > 0 || queue.getSnapshot().some(isLost)) return
     isClosed = true
-    onClose()
+    onClose?.()
     queue.close().catch(() => {})
   }
   queue.subscribe(look)
@@ -121,9 +121,7 @@ const createElementClass = (): CustomElementConstructor =>
     readonly #ownQueues = new Map<string, OwnQueue>()
     /** Each attribute as it was read last, and the value that counts. */
     readonly #read = new Map<string, { text: string | null; value: unknown }>()
-    #shown: UploadQueue<unknown> | null = null
-    /** End what is shown, and what is taken. */
-    #unfollow: (() => void) | undefined
+    /** End what is taken. */
     #attached: (() => void)[] = []
 
     get #own(): OwnQueue | undefined {
@@ -152,11 +150,12 @@ const createElementClass = (): CustomElementConstructor =>
     connectedCallback(): void {
       this.#view.dress()
       // Set before the element was defined, they hide the accessors.
-      for (const name of ['queue', 'texts'] as const) {
-        const value = Object.getOwnPropertyDescriptor(this, name)?.value
-        delete (this as Partial<UploadQueueElement>)[name]
-        if (value) this[name] = value
-      }
+      for (const name of ['queue', 'texts'] as const)
+        if (Object.hasOwn(this, name)) {
+          const value = this[name]
+          delete (this as Partial<UploadQueueElement>)[name]
+          Object.assign(this, { [name]: value })
+        }
       this.#open()
     }
 
@@ -175,9 +174,9 @@ const createElementClass = (): CustomElementConstructor =>
       const known = this.#read.get(name)
       if (text === known?.text) return known?.value as Value
       // Of an empty text Number makes 0.
-      let value: unknown = text === null ? undefined : isNumber ? (text.trim() ? Number(text) : Number.NaN) : text
+      let value: unknown = isNumber && text !== null ? Number(text.trim() || undefined) : (text ?? undefined)
       try {
-        resolveOptions({ endpoint: '/', ...(text !== null && { [option]: value }) })
+        if (text !== null) resolveOptions({ endpoint: '/', [option]: value })
       } catch (error) {
         console.error(`<${this.localName} ${name}="${text}"> is ignored. ${(error as Error).message}`)
         value = known?.value
@@ -210,15 +209,12 @@ const createElementClass = (): CustomElementConstructor =>
       }
       const queue = isConnected ? this.queue : null
       const { input, follow, setTexts, refuse } = this.#view
-      if (queue !== this.#shown) {
-        this.#unfollow?.()
-        this.#shown = queue
-        this.#unfollow = queue ? follow(queue) : undefined
-      }
+      follow(queue)
       if (!isConnected) return
 
-      const texts = Object.entries(this.#texts).filter(([, text]) => text != null)
-      setTexts({ ...englishTexts(this.closest<HTMLElement>('[lang]')?.lang), ...Object.fromEntries(texts) }, maxFileSize)
+      const texts = englishTexts(this.closest<HTMLElement>('[lang]')?.lang)
+      for (const [name, text] of Object.entries(this.#texts)) if (text != null) Object.assign(texts, { [name]: text })
+      setTexts(texts, maxFileSize)
       input.accept = this.getAttribute('accept') ?? ''
       input.multiple = this.hasAttribute('multiple')
       const taking = this.#own?.taking ?? queue
