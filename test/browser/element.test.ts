@@ -104,9 +104,11 @@ describeWith(programs.chromium, '<upload-queue>', () => {
       throw new Error(`${key} does not reach ${name}, but ${await focused(page)}`)
     }
     const readOut = (): Promise<string | null> => page.textContent('upload-queue [role=status]')
+    // Asked for in time: the browser is told to pass it on only then.
+    const chooser = page.waitForEvent('filechooser')
     await tabTo('Choose files')
-    const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.keyboard.press('Enter')])
-    await chooser.setFiles(['one.txt', 'two.txt'].map(path))
+    await page.keyboard.press('Enter')
+    await (await chooser).setFiles(['one.txt', 'two.txt'].map(path))
     await eventually(async () => (await states(page)).join()).toMatch(/two.txt: Next attempt .*one.txt: Next attempt/)
     await tabTo('Pause two.txt')
     await page.keyboard.press('Space')
