@@ -1,3 +1,4 @@
+import type { UploadError } from '../errors.js'
 import type { UploadStatus } from '../record.js'
 import type { Upload } from '../snapshot.js'
 
@@ -164,10 +165,20 @@ export function englishTexts(locale?: string): UploadQueueTexts {
   }
 }
 
-/** The state of an upload, as its row shows it at `now`, ms since 1970. `isOut`: it waits until the server can be reached. */
-export function stateInWords(texts: UploadQueueTexts, upload: Upload, now: number, isOut: boolean): string {
-  const { status, notBefore, error, progress, durable } = upload
-  const why = error && texts.reason(error.code, error.message, error.status)
+/** `why`: an error, or the code of a refusal. */
+export function reasonInWords(texts: UploadQueueTexts, why: unknown): string {
+  const { code, message, status } = why as Partial<UploadError>
+  return texts.reason(code ?? String(why), message, status)
+}
+
+/**
+ * The state of an upload, as its row shows it at `now`, ms since 1970. `told`: another one that the server told to wait, and this one with it;
+ * `isOut`: it waits until the server can be reached.
+ */
+export function stateInWords(texts: UploadQueueTexts, upload: Upload, told: Upload | undefined, now: number, isOut: boolean): string {
+  const { status, reason, progress, durable } = upload
+  const { notBefore, error } = (status === 'pending' && reason === null && told) || upload
+  const why = error && reasonInWords(texts, error)
   let state = texts[status]
   if (isOut) state = texts.offline
   else if (status === 'failed' && why) state = texts.failure(why)

@@ -1,9 +1,9 @@
-import type { UploadError, UploadErrorCode } from '../errors.js'
+import type { UploadErrorCode } from '../errors.js'
 import { eventNames, type UploadQueueEventName } from '../events.js'
 import type { UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 import sheet from './element.css?inline'
-import { englishTexts, stateInWords, type UploadQueueTexts } from './element-texts.js'
+import { englishTexts, reasonInWords, stateInWords, type UploadQueueTexts } from './element-texts.js'
 import type { RefusalReason, Refused } from './file-picker.js'
 
 /** A thing that is not taken, and why: it was refused as it was picked, or the queue could not save it (`error`). */
@@ -59,9 +59,6 @@ const makePart = (part: string, ...children: Node[]): HTMLElement => make('div',
 /** `action` is what a click does, and one of its parts. */
 const makeButton = (value: string): Button => make('button', { type: 'button', part: `button ${value}`, value })
 
-/** Events of an upload that are not read out. */
-const silent: UploadQueueEventName[] = ['started', 'progress', 'warning']
-
 /** Writes only what differs, so that nothing is laid out again. */
 const setText = (element: Element, text: string): void => {
   if (element.textContent !== text) element.textContent = text
@@ -81,6 +78,8 @@ export function createView(root: ShadowRoot): View {
   let queue: UploadQueue<unknown> | null = null
   let endings: (() => void)[] = []
   let isOffline = false
+  /** The one that the server told to wait, and with it all that go there. */
+  let told: Upload | undefined
   let refusals: [name: string, why: unknown][] = []
   /** Of the refusals, since they were shown. */
   let isNews = false
@@ -90,6 +89,7 @@ export function createView(root: ShadowRoot): View {
   let isDue = false
   let ticking: ReturnType<typeof setTimeout> | undefined
   const rows = new Map<string, Row>()
+  const { host } = root
 
   const input = make('input', { type: 'file', hidden: '' })
   const hint = makePart('hint')
@@ -108,7 +108,7 @@ export function createView(root: ShadowRoot): View {
 
   const isOut = ({ status, reason, notBefore }: Upload): boolean =>
     status === 'pending' && (isOffline || (reason === 'network' && notBefore === null))
-  const stateOf = (upload: Upload): string => stateInWords(texts, upload, Date.now(), isOut(upload))
+  const stateOf = (upload: Upload): string => stateInWords(texts, upload, told, Date.now(), isOut(upload))
 
   function createRow({ id, name, size }: Upload): Row {
     const bytes = makePart('size')
@@ -192,16 +192,16 @@ export function createView(root: ShadowRoot): View {
       if (status === 'pending' && reason !== null) late++
       if (isOut(upload)) out++
     }
-    toolbar.hidden = uploads.length === 0
+    toolbar.hidden = !uploads.length
     setText(totals, texts.totals(sum))
-    badge.hidden = out === 0
+    badge.hidden = !out
     setText(badge, texts.waiting(out))
-    overall.hidden = running === 0 || uploads.length < 2
+    overall.hidden = !running || uploads.length < 2
     Object.assign(overall, { max: sum.size || 1, value: sum.loaded })
-    pauseAll.hidden = running === 0
-    resumeAll.hidden = stopped === 0
-    tryAll.hidden = sum.failed + late + out === 0
-    clear.hidden = sum.succeeded === 0
+    pauseAll.hidden = !running
+    resumeAll.hidden = !stopped
+    tryAll.hidden = !(sum.failed + late + out)
+    clear.hidden = !sum.succeeded
 
     if (isNews)
       announce(
@@ -209,7 +209,7 @@ export function createView(root: ShadowRoot): View {
         ...named(refusals).flatMap((one, at) => [at > 0 ? ' ' : '', ...(typeof one === 'string' ? [one] : refusalOf(...one))]),
       )
     isNews = false
-    dismiss.hidden = refusals.length === 0
+    dismiss.hidden = !refusals.length
     pick.disabled = !queue
 
     // What was just used has gone: the button or row in its place takes the focus, or its own row.
@@ -220,7 +220,7 @@ export function createView(root: ShadowRoot): View {
       ;((near as HTMLElement | undefined) ?? pick).focus()
     }
     clearTimeout(ticking)
-    if (late > 0) ticking = setTimeout(schedule, tickLength)
+    if (late) ticking = setTimeout(schedule, tickLength)
   }
 
   const schedule = (): void => {
@@ -230,12 +230,11 @@ export function createView(root: ShadowRoot): View {
 
   /** The last ones, and how many there are beside them. */
   const named = <One>(all: One[]): (One | string)[] =>
-    all.length > namesShown ? [...all.slice(-namesShown), texts.more(all.length - namesShown)] : [...all]
+    all.length > namesShown ? [...all.slice(-namesShown), texts.more(all.length - namesShown)] : all.slice()
 
   /** What was refused, and why, its name kept apart from a text of the other direction. */
   const refusalOf = (name: string, why: unknown): (Node | string)[] => {
-    const { code, message, status } = why as Partial<UploadError>
-    const reason = texts.reason(code ?? String(why), message, status)
+    const reason = reasonInWords(texts, why)
     if (!name) return [reason]
     return texts
       .told(name, reason)
@@ -250,7 +249,7 @@ export function createView(root: ShadowRoot): View {
     isSaying = true
     setTimeout(() => {
       const sentences = named(news)
-      if (added > 0) sentences.unshift(texts.added(added))
+      if (added) sentences.unshift(texts.added(added))
       // Some have their full stop.
       announce(live, sentences.join('. ').replace(/([.!?。]\s*)\. /g, '$1 '))
       isSaying = false
@@ -268,33 +267,34 @@ export function createView(root: ShadowRoot): View {
   const refuse = (name: string, why: unknown): void => setRefusals([...refusals, [name, why]])
   const forgetRefusals = (): void => setRefusals([])
   const dispatch = (name: string, detail: object): void => {
-    root.host.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, detail }))
+    host.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, detail }))
   }
 
   /** Reads out what an event of the queue is news of, and passes it on. */
-  function hear(name: UploadQueueEventName, payload: { upload?: Upload }): void {
-    const { upload } = payload
-    if (name === 'offline' || name === 'online') {
+  function hear(name: UploadQueueEventName, payload: { upload?: Upload; reason?: string; counted?: boolean }): void {
+    const { upload, reason, counted } = payload
+    if (reason === 'http' && !counted) told = upload
+    if (name === 'started') told = undefined
+    else if (name === 'offline' || name === 'online') {
       isOffline = name === 'offline'
       say(isOffline ? texts.offline : texts.pending)
       schedule()
     } else if (name === 'added') {
       added++
       say()
-      // What goes wrong again and again is news the first time, and a receipt that is cleared away takes nothing back.
-    } else if (
-      upload &&
-      !silent.includes(name) &&
-      (name === 'retrying' ? upload.requests === 1 : name !== 'cancelled' || upload.status !== 'succeeded')
-    )
-      say(texts.told(upload.name, name === 'cancelled' ? texts.cancelled : stateOf(upload)))
+    } else if (name === 'cancelled') {
+      // A receipt that is cleared away takes nothing back.
+      if (upload?.status !== 'succeeded') say(texts.told((upload as Upload).name, texts.cancelled))
+      // What goes wrong again and again is news the first time.
+    } else if (upload && name !== 'progress' && name !== 'warning' && (name !== 'retrying' || upload.requests === 1))
+      say(texts.told(upload.name, stateOf(upload)))
     dispatch(name, payload)
   }
 
   input.addEventListener('change', forgetRefusals)
-  for (const name of ['drop', 'paste']) root.host.addEventListener(name, forgetRefusals)
+  for (const name of ['drop', 'paste']) host.addEventListener(name, forgetRefusals)
   // Where nobody takes what is dropped, the browser would leave the page and open it.
-  for (const name of ['dragover', 'drop']) root.host.addEventListener(name, (event) => queue || event.preventDefault())
+  for (const name of ['dragover', 'drop']) host.addEventListener(name, (event) => queue || event.preventDefault())
 
   /** What a click does that is not a call of the queue, for one upload, by the same name. */
   const actions: Record<string, (queue: UploadQueue<unknown>) => unknown> = {
@@ -333,6 +333,7 @@ export function createView(root: ShadowRoot): View {
       for (const end of endings.splice(0)) end()
       queue = followed
       isOffline = false
+      told = undefined
       if (followed)
         endings = [
           followed.subscribe(schedule),

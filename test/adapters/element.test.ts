@@ -151,6 +151,32 @@ describe('rows', () => {
   })
 })
 
+test('where the server has told one upload to wait, those that wait with it count down too, until one of them starts', async () => {
+  fakeClock()
+  await queue.close()
+  queue = open({ concurrency: 1 })
+  show({ multiple: '' })
+  pick(file('one.txt'), file('two.txt'))
+  const first = await runUntil(transport.nextRequest())
+  await advance(100, 20)
+  expect(states()).toEqual(['two.txt: Waiting', 'one.txt: Uploading'])
+  first.respondWith({ status: 429, headers: { 'Retry-After': '10' } })
+  await advance(100, 20)
+  const told = 'Next attempt in 11 sec. The server cannot take the upload now (HTTP 429).'
+  expect(states()).toEqual([`two.txt: ${told}`, `one.txt: ${told}`])
+  const second = await runUntil(transport.nextRequest())
+  await advance(100, 20)
+  expect(
+    states()
+      .map((state) => state.replace(/.*: /, ''))
+      .sort(),
+  ).toEqual(['Uploading', 'Waiting'])
+  second.respondWith({ status: 503 })
+  await advance(100, 20)
+  // A backoff of its own keeps nobody else from being sent.
+  expect(states().filter((state) => state.includes('Next attempt'))).toHaveLength(1)
+})
+
 describe('buttons', () => {
   test('pause, resume, cancel and retry one upload, and the focus stays near', async () => {
     show({ multiple: '' })
