@@ -27,6 +27,9 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
   /** What waits for a file to end. */
   readonly #waiting = new Map<string, () => void>()
   #endings: (() => void)[] = []
+  /** Whose uploads were seen last; `null`: they went. */
+  #owner: string | null | undefined
+  readonly #madeAt = Date.now()
 
   /** Called by `uppy.use`. Throws `TypeError` without a queue. */
   constructor(uppy: Uppy<M, B>, options?: UponceOptions) {
@@ -99,11 +102,9 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
       ),
       queue.on(
         'cancelled',
-        follow(({ id }) => {
-          this.#forget(id)
-          uppy.removeFile(id)
-        }),
+        follow(({ id }) => this.#drop(id)),
       ),
+      queue.subscribe(this.#look),
     ]
     queue.ready().then(this.#restore, (error: Error) => uppy.log(error, 'error'))
   }
@@ -113,6 +114,27 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     this.uppy.removeUploader(this.#send)
     for (const end of this.#endings.splice(0)) end()
     for (const id of [...this.#uploads.keys()]) this.#forget(id)
+  }
+
+  /** Another account's files go, and stay in the queue; what a new one has left is shown. */
+  readonly #look = (): void => {
+    const { queue } = this.opts
+    for (const [fileId, id] of this.#uploads)
+      if (!queue.get(id)) {
+        this.#drop(fileId)
+        this.#owner = null
+      }
+    const [first] = queue.getSnapshot()
+    const isSaving = [...this.#waiting.keys()].some((fileId) => !this.#uploads.has(fileId))
+    if (!first || first.owner === this.#owner || isSaving) return
+    // Where nobody's were seen yet, it may be what another tab has just picked.
+    if (this.#owner !== undefined || first.createdAt < this.#madeAt) this.#restore()
+    this.#owner = first.owner
+  }
+
+  #drop(fileId: string): void {
+    this.#forget(fileId)
+    this.uppy.removeFile(fileId)
   }
 
   /** Uppy's turn: resolves when all have ended, whichever way. */
@@ -207,6 +229,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
   #pair(fileId: string, id: string): void {
     this.#uploads.set(fileId, id)
     this.#files.set(id, fileId)
+    this.#owner = this.opts.queue.get(id)?.owner
   }
 
   #forget(fileId: string): void {

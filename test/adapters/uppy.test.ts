@@ -174,6 +174,68 @@ test('uploads left unfinished are shown as they are, the wanted ones, and go on'
   expect(other.getFiles()).toEqual([])
 })
 
+test("when another account signs in, the earlier one's files go from the list and stay in the queue; its own are shown, and the others when they are back", async () => {
+  await queue.close()
+  let owner: string | null = 'ann'
+  queue = createUploadQueue({ endpoint: 'http://localhost:3000/uploads', transport, owner: () => owner })
+  await queue.pause()
+  const signIn = async (next: string | null): Promise<void> => {
+    owner = next
+    await queue.start()
+  }
+  const uppy = open()
+  const names = (): string =>
+    uppy
+      .getFiles()
+      .map(({ name }) => name)
+      .join()
+  add(uppy, 'of-ann.txt')
+  const ended = uppy.upload()
+  await until(() => queue.getSnapshot().length === 1)
+  await signIn('bob')
+  await until(() => names() === '')
+  await ended
+  add(uppy, 'of-bob.txt')
+  const endedToo = uppy.upload()
+  await until(() => queue.getSnapshot().length === 1)
+  await flush()
+  expect(names()).toBe('of-bob.txt')
+  const { id } = queue.getSnapshot()[0]!
+  await signIn(null)
+  await endedToo
+  await until(() => names() === '')
+  await signIn('ann')
+  await until(() => names() === 'of-ann.txt')
+  await signIn('bob')
+  await until(() => names() === 'of-bob.txt')
+  expect(queue.get(id)?.status).toBe('paused')
+  const other = open()
+  await until(() => other.getFiles().length === 1)
+})
+
+test('an account that signs in later finds what it left, and a page is not shown what another tab picks', async () => {
+  await queue.close()
+  const openAs = (owner: () => string | null): UploadQueue =>
+    createUploadQueue({ endpoint: 'http://localhost:3000/uploads', transport, owner })
+  const earlier = openAs(() => 'ann')
+  await earlier.pause()
+  await earlier.enqueue(new File(['a'], 'left.txt'))
+  await earlier.close()
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  let owner: string | null = null
+  queue = openAs(() => owner)
+  const uppy = open()
+  await queue.ready()
+  await flush()
+  expect(uppy.getFiles()).toEqual([])
+  owner = 'ann'
+  await queue.start()
+  await until(() => uppy.getFiles().length === 1)
+  await queue.enqueue(new File(['b'], 'elsewhere.txt'))
+  await flush()
+  expect(uppy.getFiles().map(({ name }) => name)).toEqual(['left.txt'])
+})
+
 test('a missing queue is told at once', () => {
   expect(() => new Uppy().use(Uponce, {} as never)).toThrow(new TypeError('queue: undefined is not valid; expected an UploadQueue.'))
 })
