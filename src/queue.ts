@@ -363,7 +363,6 @@ export function createUploadQueue<Result = UploadReceipt>(
         error: (error as UploadError).toJSON(),
       })
     }
-    announced = (await store.setting('server')) ?? {}
   }
 
   /** A database that was slow is taken up once it answers, and nothing would be lost with the memory: what earlier pages left waits there. */
@@ -400,8 +399,10 @@ export function createUploadQueue<Result = UploadReceipt>(
   /** This tab sends from now on, and nobody else. */
   async function takeOver(): Promise<void> {
     // What a tab that was taken for dead still wants to change is void from here on. A lease has done so already.
-    if (locks && store.durable) await store.setting('runner', turn)
+    const told = locks && store.durable ? store.setting('runner', turn) : undefined
+    // What it begins with is stored after that.
     if (isRunner) runner.start()
+    await told
     // What this page knows may be old by now; a start that no longer fits what is stored means nothing.
     if (!tabs.heard || lastRead + freshness < now() || lastRead > now()) await read()
     await store.sweep()
@@ -413,8 +414,9 @@ export function createUploadQueue<Result = UploadReceipt>(
 
   async function read(): Promise<number> {
     const at = now()
-    const lost = await ledger.read()
-    paused = (await store.setting('paused')) ?? false
+    const [lost, isPaused = false, server = {}] = await Promise.all([ledger.read(), store.setting('paused'), store.setting('server')])
+    paused = isPaused
+    announced = server
     lastRead = at
     return lost
   }

@@ -95,6 +95,8 @@ const checks: Record<Exclude<keyof PendingUpload, 'v' | 'waitingSince' | 'result
   endedAt: orNull(isNumber),
 }
 
+const checkList = Object.entries(checks)
+
 /** Step n turns a row of version n+1 into one of version n+2. Shipped steps never change. */
 const ladder: ReadonlyArray<(row: Record<string, unknown>) => Record<string, unknown>> = []
 const currentVersion = ladder.length + 1
@@ -107,7 +109,7 @@ export function parseRow(row: unknown): ParsedRow {
   if (typeof version === 'number' && version > currentVersion) return { damage: 'newer' }
   let value = row as Record<string, unknown>
   if (typeof version === 'number') for (const step of ladder.slice(version - 1)) value = step(value)
-  const isRecord = isObject(value) && value.v === currentVersion && Object.entries(checks).every(([name, check]) => check(value[name]))
+  const isRecord = isObject(value) && value.v === currentVersion && checkList.every(([name, check]) => check(value[name]))
   return isRecord ? { record: value as unknown as PendingUpload } : { damage: 'damaged' }
 }
 

@@ -102,8 +102,16 @@ export interface Store {
 /** Whether bytes are of the kind that lies in a file of its own. */
 const isBlob = (bytes: Entry['bytes']): bytes is Blob => 'size' in bytes
 
+/** So many rows are read in one task: all of 10,000 would keep the page from answering for a fifth of a second. */
+const chunkSize = 500
 /** Up to so many bytes of small files that were just saved are kept at hand, so that sending them reads none. */
 const freshLimit = 8 * 2 ** 20
+
+/** From one key, to but not with another; where there is none, from the first or to the last. */
+const rangeOf = (from: string | undefined, to: string | undefined): IDBKeyRange | undefined => {
+  if (from === undefined) return to === undefined ? undefined : IDBKeyRange.upperBound(to, true)
+  return to === undefined ? IDBKeyRange.lowerBound(from) : IDBKeyRange.bound(from, to, false, true)
+}
 
 const recordOf = (row: unknown): PendingUpload | undefined => {
   const parsed = parseRow(row)
@@ -162,17 +170,23 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
   return {
     durable: true,
     async list() {
-      const [ids, rows] = await database.read(['uploads'], (transaction) => {
+      const ids = await database.read(['uploads'], (transaction) => transaction.objectStore('uploads').getAllKeys())
+      const bounds = ids.filter((_, place) => place > 0 && place % chunkSize === 0)
+      const chunks = await database.read(['uploads'], (transaction) => {
         const uploads = transaction.objectStore('uploads')
-        return Promise.all([uploads.getAllKeys(), uploads.getAll()])
+        const readChunk = async (from: string | undefined, to: string | undefined) => {
+          const range = rangeOf(from, to)
+          const [keys, rows] = await Promise.all([uploads.getAllKeys(range), uploads.getAll(range)])
+          return rows.map((row, place) => ({ id: keys[place] as string, row, parsed: parseRow(row) }))
+        }
+        return Promise.all([undefined, ...bounds].map((from, place) => readChunk(from, bounds[place])))
       })
       const records: PendingUpload[] = []
       const unreadable: UnreadableRow[] = []
-      rows.forEach((row, place) => {
-        const parsed = parseRow(row)
+      for (const { id, row, parsed } of chunks.flat()) {
         if ('record' in parsed) records.push(parsed.record)
-        else unreadable.push({ id: ids[place] as string, owner: (row as { owner?: unknown } | null)?.owner, damage: parsed.damage })
-      })
+        else unreadable.push({ id, owner: (row as { owner?: unknown } | null)?.owner, damage: parsed.damage })
+      }
       return { records: records.sort((a, b) => a.order - b.order), unreadable }
     },
     async add(entries) {

@@ -321,7 +321,7 @@ describe('rows of indexedDbStore', () => {
   test('a list and a change read and write no bytes', async () => {
     const touched = vi.spyOn(IDBDatabase.prototype, 'transaction')
     await store.list()
-    expect(touched.mock.calls.map(([names]) => names)).toEqual([['uploads']])
+    expect(new Set(touched.mock.calls.flatMap(([names]) => names))).toEqual(new Set(['uploads']))
     const writes = vi.spyOn(IDBObjectStore.prototype, 'put')
     await store.change('u1', start)
     expect(writes.mock.contexts.map((context) => (context as IDBObjectStore).name)).toEqual(['uploads'])
