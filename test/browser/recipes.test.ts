@@ -1,17 +1,20 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
-import { createServer, type Server as HttpServer } from 'node:http'
+import { createServer, type Server as HttpServer, request as httpRequest } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { AwsClient } from 'aws4fetch'
 import { build, type PreviewServer, preview } from 'vite'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { S3Options } from '../../demo/server/objects-s3.js'
 import { type Account, createAccount } from '../helpers/account.js'
 import { type Chromium, launchChromium } from '../helpers/chromium.js'
 import { describeWith } from '../helpers/describe-with.js'
 import { startFront } from '../helpers/front.js'
 import { programs } from '../helpers/programs.js'
+import { startS3 } from '../helpers/s3.js'
 import { type Server, startServer } from '../helpers/server.js'
 import { makeTempFolder, type TempFolder } from '../helpers/temp-folder.js'
 
@@ -25,8 +28,66 @@ const answered = (): Promise<void> | number => (isAnswering ? 0 : new Promise<vo
 /** Digests of what is stored, by something that tells one upload from another; what is stored twice is there twice. */
 type Stored = () => Promise<string[]>
 
-/** What stands in for S3: it stores what it is sent to a URL that was signed. */
-const startBucket = async (): Promise<{ server: HttpServer; objects: Map<string, string> }> => {
+/** S3 as the presigned recipe has it: a real one where it is installed, else a server that stores what is sent to a URL that was signed. */
+interface Bucket {
+  options: S3Options
+  stored: Stored
+  stop(): Promise<void>
+}
+
+const digestOf = (bytes: string | Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
+const listen = async (server: HttpServer): Promise<string> => {
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+const corsRules = `<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>PUT</AllowedMethod>${[
+  'idempotency-key',
+  'x-file-sha256',
+  'x-file-name',
+  'upload-metadata',
+  'content-type',
+]
+  .map((name) => `<AllowedHeader>${name}</AllowedHeader>`)
+  .join('')}</CORSRule></CORSConfiguration>`
+
+/** Its answers come by way of a server that withholds them. The host is signed: it stays as it was sent. */
+const startRealBucket = async (): Promise<Bucket> => {
+  const s3 = await startS3()
+  const { endpoint, bucket, accessKeyId, secretAccessKey, region } = s3
+  const aws = new AwsClient({ accessKeyId, secretAccessKey, region, service: 's3' })
+  const ask = async (path: string, init?: RequestInit): Promise<Response> => {
+    const answer = await aws.fetch(`${endpoint}/${bucket}${path}`, init)
+    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`)
+    return answer
+  }
+  const md5 = createHash('md5').update(corsRules).digest('base64')
+  await ask('?cors', { method: 'PUT', body: corsRules, headers: { 'Content-MD5': md5 } })
+  const server = createServer((request, response) => {
+    const { method, url, headers } = request
+    const forward = httpRequest(endpoint + url, { method, headers }, async (answer) => {
+      if (method === 'PUT') await answered()
+      response.writeHead(answer.statusCode as number, answer.headers)
+      answer.pipe(response)
+    })
+    forward.on('error', () => response.destroy())
+    request.pipe(forward)
+  })
+  return {
+    options: { ...s3, endpoint: await listen(server) },
+    async stored() {
+      const keys = [...(await (await ask('?list-type=2')).text()).matchAll(/<Key>([^<]*)</g)].map(([, key]) => key)
+      return Promise.all(keys.map(async (key) => digestOf(new Uint8Array(await (await ask(`/${key}`)).arrayBuffer()))))
+    },
+    async stop() {
+      server.closeAllConnections()
+      server.close()
+      await s3.stop()
+    },
+  }
+}
+
+const startBucket = async (): Promise<Bucket> => {
+  if (programs.rados.path) return startRealBucket()
   const objects = new Map<string, string>()
   const server = createServer(async (request, response) => {
     const { pathname, searchParams } = new URL(request.url ?? '', 'http://localhost')
@@ -40,9 +101,15 @@ const startBucket = async (): Promise<{ server: HttpServer; objects: Map<string,
     objects.set(pathname, hash.digest('hex'))
     await answered()
     return response.end()
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  return { server, objects }
+  })
+  return {
+    options: { endpoint: await listen(server), bucket: 'bucket', region: 'us-east-1', accessKeyId: 'id', secretAccessKey: 'secret' },
+    stored: async () => [...objects.values()],
+    async stop() {
+      server.closeAllConnections()
+      server.close()
+    },
+  }
 }
 
 describeWith(programs.chromium, 'the recipes', () => {
@@ -50,7 +117,7 @@ describeWith(programs.chromium, 'the recipes', () => {
   let server: Server
   let account: Account
   let chromium: Chromium
-  let bucket: Awaited<ReturnType<typeof startBucket>>
+  let bucket: Bucket
   let pages: PreviewServer
   const before = { ...process.env }
 
@@ -63,10 +130,11 @@ describeWith(programs.chromium, 'the recipes', () => {
     Object.assign(process.env, {
       UPONCE_SERVER: server.url,
       MULTIPART_DIR: join(folder.path, 'multipart'),
-      S3_ENDPOINT: `http://127.0.0.1:${(bucket.server.address() as AddressInfo).port}`,
-      S3_BUCKET: 'bucket',
-      AWS_ACCESS_KEY_ID: 'id',
-      AWS_SECRET_ACCESS_KEY: 'secret',
+      S3_ENDPOINT: bucket.options.endpoint,
+      S3_BUCKET: bucket.options.bucket,
+      S3_REGION: bucket.options.region,
+      AWS_ACCESS_KEY_ID: bucket.options.accessKeyId,
+      AWS_SECRET_ACCESS_KEY: bucket.options.secretAccessKey,
     })
     const outDir = join(folder.path, 'site')
     await build({ configFile, logLevel: 'warn', build: { outDir } })
@@ -78,8 +146,7 @@ describeWith(programs.chromium, 'the recipes', () => {
     await chromium?.close()
     await pages?.close()
     await server?.stop()
-    bucket?.server.closeAllConnections()
-    bucket?.server.close()
+    await bucket?.stop()
     await folder?.remove()
   })
 
@@ -95,7 +162,7 @@ describeWith(programs.chromium, 'the recipes', () => {
       ),
     )
   }
-  const inBucket: Stored = async () => [...bucket.objects.values()]
+  const inBucket: Stored = () => bucket.stored()
 
   const eventually = <T>(look: () => T | Promise<T>) => expect.poll(look, { timeout: 20_000, interval: 50 })
 
