@@ -205,6 +205,74 @@ describeWith(programs.chromium, '<upload-queue>', () => {
     expect(await style(button, 'borderRadius')).toBe('1px')
   })
 
+  test('200 files of 2 MB that are dropped on an element which is removed while they are saved are all there after a reload', async () => {
+    const page = await open(newAccount())
+    /** Nobody answers there: nothing is sent, and all stays in the queue. */
+    const show = (): Promise<void> =>
+      page.evaluate(() => {
+        const element = document.createElement('upload-queue')
+        element.id = 'own'
+        element.setAttribute('multiple', '')
+        element.setAttribute('name', 'own')
+        element.setAttribute('endpoint', 'http://127.0.0.1:9/')
+        document.body.append(element)
+      })
+    await show()
+    const saved = await page.evaluate(async () => {
+      const element = document.querySelector<HTMLElementTagNameMap['upload-queue']>('#own')!
+      const bytes = new Uint8Array(2_000_000)
+      const data = new DataTransfer()
+      for (let at = 0; at < 200; at++) data.items.add(new File([bytes], `${at}.bin`))
+      const zone = element.shadowRoot?.querySelector('[part=zone]')
+      const { queue } = element
+      zone?.dispatchEvent(new DragEvent('drop', { bubbles: true, composed: true, cancelable: true, dataTransfer: data }))
+      await new Promise((resolve) => element.addEventListener('added', resolve, { once: true }))
+      element.remove()
+      return queue?.getSnapshot().length
+    })
+    expect(saved).toBeLessThan(200)
+    const stored = (): Promise<number> =>
+      page.evaluate(async () => {
+        const database = await new Promise<IDBDatabase>((resolve, reject) => {
+          const opening = indexedDB.open('uponce:own')
+          opening.onsuccess = () => resolve(opening.result)
+          opening.onerror = () => reject(opening.error)
+        })
+        const counts = await Promise.all(
+          [...database.objectStoreNames].map(
+            (name) =>
+              new Promise<number>((resolve) => {
+                const counting = database.transaction(name).objectStore(name).count()
+                counting.onsuccess = () => resolve(counting.result)
+              }),
+          ),
+        )
+        database.close()
+        return Math.max(...counts)
+      })
+    await eventually(stored).toBe(200)
+    await page.reload()
+    await page.waitForFunction(() => globalThis.queue)
+    await show()
+    await eventually(() => page.locator('#own li').count()).toBe(200)
+    const names = await page.locator('#own [part=name]').allTextContents()
+    expect(new Set(names).size).toBe(200)
+  })
+
+  test('moved into an iframe it keeps its style, and its uploads', async () => {
+    const page = await open(newAccount())
+    await pick(page, 'one.txt')
+    await eventually(() => states(page)).toEqual(['one.txt: Done'])
+    await page.evaluate(() => {
+      const frame = document.body.appendChild(document.createElement('iframe'))
+      frame.contentDocument?.body.append(document.querySelector('upload-queue') as Element)
+    })
+    const inside = page.frameLocator('iframe').locator('upload-queue')
+    await eventually(() => inside.locator('[part=state]').allTextContents()).toEqual(['Done'])
+    const background = inside.locator('button[value=pick]').evaluate((button) => getComputedStyle(button).backgroundColor)
+    expect(await background).toBe('rgb(36, 86, 211)')
+  })
+
   test('axe-core finds nothing: empty, busy, offline, failed, blocked, done, light and dark, from left and from right', async () => {
     const account = newAccount()
     const page = await open(account, patient)
