@@ -2,7 +2,7 @@ import { forceCloseDatabase, IDBFactory } from 'fake-indexeddb'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { isUploadError } from '../src/errors.js'
 import { newRecord, type PendingUpload, transition } from '../src/record.js'
-import { type Entry, indexedDbStore, memoryStore, type Store, type Surroundings } from '../src/store.js'
+import { type Entry, indexedDbStore, memoryStore, type Store, type Surroundings, sizeOf } from '../src/store.js'
 import { advance, fakeClock, flush, until } from './helpers/fake-clock.js'
 
 const everyByte = Uint8Array.from({ length: 256 }, (_, index) => index)
@@ -300,6 +300,16 @@ describe('rows of indexedDbStore', () => {
     expect([await read(await store.bytes('u1')), await read(await store.bytes('u2'))]).toEqual([everyByte, everyByte])
   })
 
+  test('thousands of rows are all listed, each once, and damaged ones under their ids, however they are read', async () => {
+    const ids = Array.from({ length: 1_600 }, (_, place) => `v${String(place).padStart(4, '0')}`)
+    const damaged = ['v0498', 'v0499', 'v0998', 'v1597']
+    await store.add(ids.map((id) => entry(id)))
+    for (const id of damaged) await writeRow({ v: 1 }, id)
+    const { records, unreadable } = await store.list()
+    expect(unreadable.map(({ id }) => id)).toEqual(damaged)
+    expect(records.map(({ id }) => id).sort()).toEqual(['u1', 'u2', ...ids.filter((id) => !damaged.includes(id))])
+  })
+
   test("a newer version's row is not counted, not changed, not removed and not overwritten", async () => {
     const row = { v: 2, id: 'u3', anything: 'else' }
     await writeRow(row, 'u3')
@@ -318,10 +328,27 @@ describe('rows of indexedDbStore', () => {
     expect(await rawRows('uploads')).toContainEqual({ ...start(upload('u3')), later: { a: 1 } })
   })
 
+  test.each([
+    ['of a new id are at hand as they are first asked for, and read after that', { isNew: true }, [0, 1]],
+    ['of an id that another page may use as well are read', {}, [1, 2]],
+    ['that are a Blob are read', { isNew: true, bytes: new Blob([everyByte]) }, [1, 2]],
+  ])('bytes that were just saved, %s', async (_what, facts, counts) => {
+    await store.add([{ ...entry('u3', {}, everyByte.slice().buffer), ...facts }])
+    const gets = vi.spyOn(IDBObjectStore.prototype, 'get')
+    const reads = (): number => gets.mock.contexts.filter((context) => (context as IDBObjectStore).name === 'bytes').length
+    const seen: number[] = []
+    for (const _ of counts) {
+      const changed = await store.change('u3', (record, { bytes }) => ({ ...record, size: sizeOf(bytes) as number }), true)
+      expect([changed?.after.size, await read(changed?.bytes)]).toEqual([everyByte.length, everyByte])
+      seen.push(reads())
+    }
+    expect(seen).toEqual(counts)
+  })
+
   test('a list and a change read and write no bytes', async () => {
     const touched = vi.spyOn(IDBDatabase.prototype, 'transaction')
     await store.list()
-    expect(new Set(touched.mock.calls.flatMap(([names]) => names))).toEqual(new Set(['uploads']))
+    expect(touched.mock.calls.every(([names]) => String(names) === 'uploads')).toBe(true)
     const writes = vi.spyOn(IDBObjectStore.prototype, 'put')
     await store.change('u1', start)
     expect(writes.mock.contexts.map((context) => (context as IDBObjectStore).name)).toEqual(['uploads'])
