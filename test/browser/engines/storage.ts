@@ -99,10 +99,12 @@ export function testStorage(stage: () => Stage, { keepsBlobs, persists }: Engine
           await tools.dropRaw(name, 'bytes', gone)
           await tools.putRaw(name, 'bytes', shorter, tools.bytesOf(149_999).buffer)
           await tools.putRaw(name, 'bytes', other, tools.bytesOf(500, 9).buffer)
-          await queue.resume()
         },
         { name: account.name, ids: uploads.map(({ id }) => id) },
       )
+      // The page that saved them still has them.
+      await page.restart()
+      await run(page, () => queue.resume())
       await eventually(() => page.statuses()).toEqual(['failed', 'failed', 'failed', 'succeeded', 'succeeded'])
       expect((await page.list()).map(({ error }) => error?.code)).toEqual([...Array(3).fill('bytes-lost'), undefined, undefined])
       expect(await storedAt(account)).toEqual(expectedOf(uploads.slice(3)))
