@@ -1,22 +1,33 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, renameSync } from 'node:fs'
-import { basename } from 'node:path'
+import { basename, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { build } from 'esbuild'
+import * as esbuild from 'esbuild'
 
-const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url))
+const at = (path: string): string => resolve(fileURLToPath(new URL('../..', import.meta.url)), path)
 const schema = at('.build/server/schema.sql')
-const builtOf = (source: string): string => at(`.build/server/${basename(source, '.ts')}.js`)
+const MAIN = 'demo/server/main.ts'
+
+/** Where `buildProgram` puts it. */
+export const builtOf = (source = MAIN): string => at(`.build/server/${basename(source, '.ts')}.js`)
 
 /**
  * The server's program, or another one, as one file: it starts in a fraction of the time, and its memory is its own and not that of a compiler.
  * Test files that run at the same time each build it, so it is put in its place as a whole.
  */
-export async function buildProgram(source = 'demo/server/main.ts'): Promise<void> {
+export function buildProgram(source = MAIN): Promise<void> {
+  const building = builds.get(source) ?? build(source)
+  builds.set(source, building)
+  return building
+}
+
+const builds = new Map<string, Promise<void>>()
+
+async function build(source: string): Promise<void> {
   const program = builtOf(source)
   const options = { bundle: true, platform: 'node', format: 'esm', packages: 'external', logLevel: 'error' } as const
   const own = (path: string): string => `${path}.${process.pid}`
-  await build({ ...options, entryPoints: [at(source)], outfile: own(program) })
+  await esbuild.build({ ...options, entryPoints: [at(source)], outfile: own(program) })
   copyFileSync(at('demo/server/schema.sql'), own(schema))
   for (const path of [schema, program]) renameSync(own(path), path)
 }
@@ -41,7 +52,7 @@ process.on('exit', () => {
 })
 
 /** Runs it and waits until it listens. `buildProgram` comes first. */
-export async function startProgram(env: Record<string, string>, source = 'demo/server/main.ts'): Promise<Program> {
+export async function startProgram(env: Record<string, string>, source = MAIN): Promise<Program> {
   const { PATH = '', HOME = '' } = process.env
   const child = spawn(process.execPath, [builtOf(source)], { env: { PATH, HOME, PORT: '0', ...env } })
   children.add(child)

@@ -10,6 +10,9 @@ const { version } = JSON.parse(await readFile(require.resolve('@electric-sql/pgl
 }
 const cache = fileURLToPath(new URL('../../node_modules/.cache/uponce/', import.meta.url))
 
+/** For a process of Node that has an embedded database: V8 compiles it once and not twice, in half the time, and a test asks it little. */
+export const pgliteFlags = ['--liftoff-only']
+
 /** Made once for all test files, since creating a database takes a core some seconds. Each process may be the first. */
 async function cached(name: string, make: (path: string) => Promise<void>): Promise<string> {
   const path = `${cache}pglite-${version}${name}`

@@ -1,10 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
-import { putPglite } from './pglite.js'
+import { buildProgram, builtOf } from '../faults/program.js'
+import { pgliteFlags, putPglite } from './pglite.js'
 import { makeTempFolder } from './temp-folder.js'
-
-const root = fileURLToPath(new URL('../..', import.meta.url))
 
 export interface Server {
   /** The same after a restart. */
@@ -19,8 +17,9 @@ export interface Server {
   stop(): Promise<void>
 }
 
-/** The reference server as `npm start` runs it, in a process of its own, with the fault panel's routes on. */
+/** The reference server, in a process of its own, with the fault panel's routes on. */
 export const startServer = async (env: Record<string, string> = {}): Promise<Server> => {
+  await buildProgram()
   const folder = await makeTempFolder('server')
   if (env.DATABASE_URL === undefined) await putPglite(`${folder.path}/db`)
   const listen = (port: string) => spawnServer({ PORT: port, DATA_DIR: folder.path, DEMO_FAULTS: '1', ...env })
@@ -50,8 +49,7 @@ export const startServer = async (env: Record<string, string> = {}): Promise<Ser
 
 const spawnServer = async (env: Record<string, string>): Promise<{ child: ChildProcess; url: string }> => {
   const { NODE_ENV: _, DATABASE_URL: __, ...own } = process.env
-  const child = spawn(process.execPath, ['--import', 'tsx', 'demo/server/main.ts'], {
-    cwd: root,
+  const child = spawn(process.execPath, [...pgliteFlags, builtOf()], {
     env: { ...own, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   })

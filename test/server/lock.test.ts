@@ -2,8 +2,13 @@ import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { FolderInUse, lockFolder } from '../../demo/server/lock.js'
+import { buildProgram, builtOf } from '../faults/program.js'
+
+const SOURCE = 'demo/server/lock.ts'
+await buildProgram(SOURCE)
 
 const parent = await mkdtemp(join(tmpdir(), 'uponce-lock-'))
 afterAll(() => rm(parent, { recursive: true }))
@@ -16,10 +21,10 @@ beforeEach(async () => {
 /** Another process that takes the folder and says so, or says why not. */
 function other(): { line: Promise<string>; kill(): Promise<void>; pid: number } {
   const program = `
-    import { lockFolder } from ${JSON.stringify(new URL('../../demo/server/lock.ts', import.meta.url).href)}
+    import { lockFolder } from ${JSON.stringify(pathToFileURL(builtOf(SOURCE)).href)}
     try { await lockFolder(process.argv[1]); console.log('taken') } catch (error) { console.log(error.name) }
     setInterval(() => {}, 1000)`
-  const child = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program, folder], {
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program, folder], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const closed = new Promise<void>((resolve) => child.on('close', () => resolve()))

@@ -8,7 +8,7 @@ import { afterAll, describe, expect, it, vi } from 'vitest'
 import { openPostgres } from '../../demo/server/database.js'
 import { startPostgres } from '../helpers/postgres.js'
 import { newKey, replayMarkers, until } from './fixture.js'
-import { type Exited, runMain, startMain } from './process.js'
+import { built, type Exited, fromSource, runMain, startMain } from './process.js'
 import { closedEndpoint } from './s3-proxy.js'
 import { headOf, openWire, post } from './wire.js'
 
@@ -143,7 +143,7 @@ describe('the program', () => {
     'runs on a PostgreSQL server, says when its port is taken, and ends on SIGINT',
     async () => {
       const env = { DATABASE_URL: postgres!.url, DATA_DIR: join(folder, 'pg') }
-      const server = await startMain(env)
+      const server = await startMain(env, fromSource)
       const key = newKey()
       expect((await post(server.url, { key })).status).toBe(201)
       const port = new URL(server.url).port
@@ -175,7 +175,7 @@ describe('the program', () => {
       const objects = (): Promise<string[]> => readdir(join(folder, 'parked', 'objects'))
       const key = newKey()
       const body = 'parked between finish and commit'
-      const first = await startMain(env, fileURLToPath(new URL('./parked.ts', import.meta.url)))
+      const first = await startMain(env, built(fileURLToPath(new URL('./parked.ts', import.meta.url))))
       const lost = post(first.url, { key, body }).catch(() => 'lost')
       await until(() => first.output.stdout.endsWith('parked\n'))
       const [orphan, ...others] = await objects()

@@ -1,5 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
+import { buildProgram, builtOf } from '../faults/program.js'
+import { pgliteFlags } from '../helpers/pglite.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -19,13 +21,24 @@ export interface ServerProcess {
   exited: Promise<Exited>
 }
 
+/** What Node is called with. */
+type Command = readonly string[]
+
+/** As `npm start` does it. Takes longer, most of it for the compiler. */
+export const fromSource: Command = ['--import', 'tsx', 'demo/server/main.ts']
+
+/** The server's program, or another one that says the same line, as one file. */
+export async function built(source?: string): Promise<Command> {
+  await buildProgram(source)
+  return [...pgliteFlags, builtOf(source)]
+}
+
 function run(
   env: Record<string, string>,
-  program: string,
-  flags: readonly string[] = [],
+  command: Command,
 ): { child: ChildProcess; exited: Promise<Exited>; output: { stdout: string; stderr: string } } {
   const { PATH = '', HOME = '' } = process.env
-  const child = spawn(process.execPath, ['--import', 'tsx', program, ...flags], {
+  const child = spawn(process.execPath, command, {
     cwd: root,
     env: { PATH, HOME, PORT: '0', ...env },
   })
@@ -39,14 +52,13 @@ function run(
   return { child, exited, output }
 }
 
-const MAIN = 'demo/server/main.ts'
-
 /** Runs the server's program to its end. */
-export const runMain = (env: Record<string, string>, ...flags: string[]): Promise<Exited> => run(env, MAIN, flags).exited
+export const runMain = async (env: Record<string, string>, ...flags: string[]): Promise<Exited> =>
+  run(env, [...(await built()), ...flags]).exited
 
-/** Starts the server's program, or another one that says the same line, and waits until it listens. */
-export async function startMain(env: Record<string, string>, program = MAIN): Promise<ServerProcess> {
-  const { child, exited, output } = run(env, program)
+/** Starts it, and waits until it listens. */
+export async function startMain(env: Record<string, string>, command: Command | Promise<Command> = built()): Promise<ServerProcess> {
+  const { child, exited, output } = run(env, await command)
   const url = await new Promise<string>((resolve, reject) => {
     child.stdout!.on('data', () => {
       const line = /^uponce demo on (http:\S+)\n/.exec(output.stdout)
