@@ -57,6 +57,9 @@ const page: UserConfig = {
 /** What tests the package and the layout, not the code in a page. */
 const repositoryTests = ['test/api.test.ts', 'test/layers.test.ts', 'test/package.test.ts', 'test/readme.test.ts']
 
+/** One browser at a time: two would wait for each other, and for what they wait. What drives them takes seconds to load, so it stays. */
+const oneByOne = { fileParallelism: false, isolate: false }
+
 export default defineConfig(({ mode }) => ({
   ...({ page, worker }[mode] ?? library),
   test: {
@@ -85,11 +88,10 @@ export default defineConfig(({ mode }) => ({
         test: {
           name: 'browser',
           environment: 'node',
-          include: ['test/browser/**/*.test.ts'],
+          include: ['test/browser/*.test.ts'],
           testTimeout: 90_000,
           hookTimeout: 120_000,
-          // One browser at a time: two would wait for each other, and for what they wait.
-          fileParallelism: false,
+          ...oneByOne,
           sequence: { groupOrder: 1 },
         },
       },
@@ -99,8 +101,19 @@ export default defineConfig(({ mode }) => ({
           environment: 'node',
           include: ['test/chaos/**/*.test.ts'],
           hookTimeout: 120_000,
-          fileParallelism: false,
+          ...oneByOne,
           sequence: { groupOrder: 2 },
+        },
+      },
+      {
+        test: {
+          name: 'engines',
+          environment: 'node',
+          include: ['test/browser/engines/*.test.ts'],
+          testTimeout: 90_000,
+          hookTimeout: 120_000,
+          ...oneByOne,
+          sequence: { groupOrder: 3 },
         },
       },
     ],

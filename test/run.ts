@@ -91,18 +91,21 @@ for (const { name, path, install } of Object.values(programs)) {
   if (isCi) fail(`${name} is missing`)
 }
 
-await check('format and lint', 'biome ci .')
-await check('types', 'tsc -p .')
-await check('types of the worker', 'tsc -p src/tsconfig.worker.json')
-await check('build', 'npm run --silent build')
-if (existsSync(`${root}demo/page/index.html`)) await check('build of the page', 'npm run --silent build:page')
-await check('unused files, exports and dependencies', 'knip --no-config-hints')
-await check('shape of the package', 'publint --strict')
-await check('types of the package', 'attw --pack . --profile esm-only')
+const checkAll = async (): Promise<void> => {
+  await check('format and lint', 'biome ci .')
+  await check('types of the worker', 'tsc -p src/tsconfig.worker.json')
+  await check('build', 'npm run --silent build')
+  if (existsSync(`${root}demo/page/index.html`)) await check('build of the page', 'npm run --silent build:page')
+  await check('unused files, exports and dependencies', 'knip --no-config-hints')
+  await check('shape of the package', 'publint --strict')
+  await check('types of the package', 'attw --pack . --profile esm-only')
+}
+// The types take as long as all else.
+await Promise.all([check('types', 'tsc -p .'), checkAll()])
 // Browsers wait a lot, and so do tests of servers: side by side they take little longer than one of them.
 await Promise.all([
   vitest('tests in browsers', ['browser']),
-  vitest('tests in browsers and servers that are stopped at random', ['chaos']),
+  vitest('tests in browsers and servers that are stopped at random, and in every browser', ['chaos', 'engines']),
   vitest('tests in Node', ['repository', 'unit', 'server', 'faults']),
 ])
 

@@ -52,7 +52,7 @@ const refused = [304, 400, 403, 404, 405, 410, 413, 415, 418, 422, 431, 451, 501
 const casesWith = (portals: () => { open: string; closed: string; storing: string }): Record<string, Case> => ({
   'reads and never answers gets the same key again after the time-out': {
     steps: [keepsSilent],
-    options: { timeout: 2_500 },
+    options: { timeout: 6_000 }, // on a busy machine, where all cases are played at once, an answer takes a while
     tale: ['timeout', 'succeeded'],
   },
   'reads nothing any more gets the same key again when no byte has moved for long': {
