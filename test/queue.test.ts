@@ -36,6 +36,18 @@ afterEach(async () => {
 })
 
 describe('the main path', () => {
+  test('of many small files, one ends and the next begins in one transaction, without a read of its bytes', async () => {
+    const queue = openQueue({ concurrency: 1 })
+    const uploads = await queue.enqueueAll(Array.from({ length: 12 }, (_, place) => file(`number ${place}`)))
+    const first = await transport.nextRequest()
+    const begun = vi.spyOn(IDBDatabase.prototype, 'transaction')
+    first.store()
+    for (let sent = 1; sent < uploads.length; sent++) (await transport.nextRequest()).store()
+    await Promise.all(uploads.map(({ done }) => done))
+    // One more as the last one ends.
+    expect(begun.mock.calls.map(([, mode]) => mode)).toEqual(Array(uploads.length).fill('readwrite'))
+  })
+
   test('a file is saved, sent once with its key and digest, and its bytes are let go', async () => {
     const queue = openQueue()
     const upload = await queue.enqueue(file())
