@@ -50,8 +50,11 @@ const names = [
   'removeEventListener',
   'setInterval',
   'setTimeout',
+  'AbortController',
+  'Blob',
   'BroadcastChannel',
   'Request',
+  'Response',
   'Worker',
 ]
 

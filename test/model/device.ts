@@ -1,5 +1,7 @@
 import { FakeLocks } from '../helpers/locks.js'
 import type { Random } from '../helpers/random.js'
+import { CheapAbortController } from './abort.js'
+import { type Blobs, createBlobs } from './blob.js'
 import { createDisk, type Disk } from './disk.js'
 import type { Realm } from './realm.js'
 import type { Timeline } from './timeline.js'
@@ -16,6 +18,7 @@ export interface Device {
   setAt: number
   /** Whether a new token can be had when one has expired. */
   canRenew: boolean
+  readonly blobs: Blobs
   readonly traits: Traits
   /** The sign-in that it sends for its account. */
   authorization(): Record<string, string>
@@ -59,7 +62,7 @@ export function createDevice(timeline: Timeline, name: string, account: string, 
     const gone = new Promise<void>((resolve) => realm.onKill.push(resolve))
     return {
       request(lock: string, { signal, steal = false }: { signal?: AbortSignal; steal?: boolean }, callback: () => Promise<void>) {
-        const controller = new AbortController()
+        const controller = new CheapAbortController()
         signal?.addEventListener('abort', () => controller.abort(signal.reason))
         realm.onKill.push(() => controller.abort())
         const granted = async (): Promise<void> => {
@@ -110,6 +113,7 @@ export function createDevice(timeline: Timeline, name: string, account: string, 
     ahead: 0,
     setAt: Number.NEGATIVE_INFINITY,
     canRenew: true,
+    blobs: createBlobs(timeline),
     traits,
     authorization() {
       const { account } = device
@@ -120,6 +124,7 @@ export function createDevice(timeline: Timeline, name: string, account: string, 
       if (device.account !== null) tokens.set(device.account, (tokens.get(device.account) ?? 0) + 1)
     },
     equip(realm) {
+      realm.globals.Blob = device.blobs.Blob
       realm.globals.indexedDB = device.disk.indexedDbOf(realm)
       realm.globals.navigator = traits.hasLocks ? { locks: locksOf(realm) } : {}
       if (traits.hasChannel) realm.globals.BroadcastChannel = channelOf(realm)

@@ -1,5 +1,4 @@
 import 'fake-indexeddb/auto'
-import { forceCloseDatabase } from 'fake-indexeddb'
 import type { PendingUpload } from '../../src/record.js'
 import type { Realm } from './realm.js'
 import type { Timeline } from './timeline.js'
@@ -29,9 +28,12 @@ interface Transaction extends IDBTransaction {
   _requests: unknown[]
   _start(): void
   _abort(name: string | null): void
+  _markFinished(): void
 }
 interface Connection extends IDBDatabase {
   _rawDatabase: Database
+  _closePending: boolean
+  _closed: boolean
 }
 interface Database {
   transactions: Transaction[]
@@ -59,6 +61,38 @@ prototype._start = function (this: Transaction) {
   else start.call(this)
 }
 
+const { _markFinished: markFinished } = prototype
+// What is done is at once no longer there, and connections that waited for it close: nobody has to look again and again.
+prototype._markFinished = function (this: Transaction) {
+  if (this.mode === 'versionchange') markFinished.call(this)
+  this._state = 'finished'
+  const database = (this.db as Connection)._rawDatabase
+  if (this.mode !== 'versionchange') database.transactions = database.transactions.filter((other) => other !== this)
+  for (const connection of database.connections) if (connection._closePending) closeIfUnused(connection)
+}
+
+function closeIfUnused(connection: Connection): void {
+  const { transactions, connections } = connection._rawDatabase
+  if (transactions.some(({ db, _state }) => db === connection && _state !== 'finished')) return
+  connection._closed = true
+  connection._rawDatabase.connections = connections.filter((other) => other !== connection)
+  if (lost.delete(connection)) connection.dispatchEvent(Object.assign(new IDBVersionChangeEvent('close'), { eventPath: [] }))
+}
+
+/** Connections that the browser closes, and says so. */
+const lost = new WeakSet<Connection>()
+
+IDBDatabase.prototype.close = function (this: Connection) {
+  this._closePending = true
+  closeIfUnused(this)
+}
+
+function forceClose(connection: Connection): void {
+  if (connection._closed) return
+  lost.add(connection)
+  connection.close()
+}
+
 const { put } = IDBObjectStore.prototype
 IDBObjectStore.prototype.put = function (...given: Parameters<typeof put>) {
   const full = disks.get(this.transaction.db)?.full ?? 'no'
@@ -74,7 +108,7 @@ export function createDisk(timeline: Timeline): Disk {
       const connect = (connection: Connection): void => {
         // What was lost while it was being opened is nobody's any more.
         const isLost = factory._databases.get(connection.name) !== connection._rawDatabase
-        if (isLost) timeline.later(realm, 0, () => forceCloseDatabase(connection as never))
+        if (isLost) timeline.later(realm, 0, () => forceClose(connection))
         if (!realm.alive) connection.close()
         if (realms.has(connection)) return
         realms.set(connection, realm)
@@ -92,8 +126,9 @@ export function createDisk(timeline: Timeline): Disk {
       }
       return {
         open(name: string, version?: number) {
-          // For a page that is gone a database opens in vain, under a name that is nobody's.
-          const request = realm.alive ? factory.open(name, version) : new IDBFactory().open(name, version)
+          // A page that is gone is told nothing any more.
+          if (!realm.alive) return new IDBOpenDBRequest()
+          const request = factory.open(name, version)
           request.addEventListener('success', () => connect(request.result as Connection))
           return request
         },
@@ -115,7 +150,7 @@ export function createDisk(timeline: Timeline): Disk {
           if (transaction._state !== 'finished' && transaction.mode !== 'versionchange') transaction._abort('AbortError')
         }
         for (const connection of connections)
-          if (realms.has(connection)) timeline.later(realms.get(connection) ?? null, 0, () => forceCloseDatabase(connection as never))
+          if (realms.has(connection)) timeline.later(realms.get(connection) ?? null, 0, () => forceClose(connection))
       }
     },
   }

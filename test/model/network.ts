@@ -1,4 +1,6 @@
 import type { Random } from '../helpers/random.js'
+import { CheapAbortController } from './abort.js'
+import { CheapResponse } from './response.js'
 import type { Process, Server } from './server.js'
 import type { Tab } from './tab.js'
 import type { Timeline } from './timeline.js'
@@ -51,6 +53,8 @@ interface Answer {
 /** Bytes of a body that arrive together. */
 const CHUNK = 300
 
+const respond = (...given: ConstructorParameters<typeof CheapResponse>): Response => new CheapResponse(...given) as unknown as Response
+
 const bytesOf = async (body: RequestInit['body']): Promise<Uint8Array<ArrayBuffer>> => {
   if (body === undefined || body === null) return new Uint8Array()
   return new Uint8Array(body instanceof ArrayBuffer ? body.slice(0) : await (body as Blob).arrayBuffer())
@@ -79,7 +83,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
   /** Carries one copy of a request to a process, and resolves with its answer; rejects where the connection breaks. */
   async function deliver(sending: Sending, process: Process, { url, method, headers, bytes, cutAt, gone }: Delivery): Promise<Answer> {
     const { realm } = process
-    const cut = new AbortController()
+    const cut = new CheapAbortController()
     const broken = new Promise<never>((_resolve, reject) => {
       const onEnd = (): void => reject(reset())
       cut.signal.addEventListener('abort', onEnd)
@@ -129,7 +133,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     await pause(fate.type === 'late' ? fate.by : random.integer(2, 40))
     if (fate.type === 'intercepted') {
       if (device.isOffline) throw reset()
-      return new Response(fate.text, { status: fate.status, headers: fate.headers })
+      return respond(fate.text, { status: fate.status, headers: fate.headers }, { url })
     }
     const [first, second = first] = server.processes.length > 1 && random.chance(0.5) ? [...server.processes].reverse() : server.processes
     if (device.isOffline || fate.type === 'lost' || !first || !second) throw reset()
@@ -141,7 +145,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
       const copy = pause(fate.after).then(() => {
         // What is on its way arrives, though its sender may be gone.
         const there = server.processes.includes(second) ? second : server.processes[0]
-        return there ? deliver(sending, there, { ...delivery, gone: new AbortController().signal }) : Promise.reject(reset())
+        return there ? deliver(sending, there, { ...delivery, gone: new CheapAbortController().signal }) : Promise.reject(reset())
       })
       copy.catch(() => {})
       const original = deliver(sending, first, delivery)
@@ -152,15 +156,9 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     if (fate.type === 'answer lost' && fate.silent) await new Promise(() => {})
     if (device.isOffline || fate.type === 'answer lost') throw reset()
     const { status, text } = answer
-    if (fate.type !== 'answer cut') return new Response(status === 204 ? null : text, { status, headers: answer.headers })
-    const part = new ReadableStream<Uint8Array>({
-      async pull(controller) {
-        if (fate.at > 0) controller.enqueue(Buffer.from(text.slice(0, fate.at)))
-        await Promise.resolve()
-        controller.error(reset())
-      },
-    })
-    return new Response(part, { status, headers: answer.headers })
+    const isCut = fate.type === 'answer cut'
+    const body = status === 204 ? null : isCut ? text.slice(0, fate.at) : text
+    return respond(body, { status, headers: answer.headers }, { url, isCut })
   }
 
   const network: Network = {
@@ -184,7 +182,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
           settle()
         }
         realm.onKill.push(() => end(() => gone.abort()))
-        const gone = new AbortController()
+        const gone = new CheapAbortController()
         signal?.addEventListener('abort', () => {
           end(() => reject(signal.reason))
           gone.abort()

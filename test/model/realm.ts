@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import { createRandom } from '../helpers/random.js'
+import { CheapAbortController } from './abort.js'
 import type { Globals } from './code.js'
+import { CheapResponse } from './response.js'
 import type { Owner, Timeline } from './timeline.js'
 
 /** A page or a process: what its code takes for the world. It can be frozen, and it can die, and then nothing of it goes on. */
@@ -103,8 +105,11 @@ export function createRealm({ timeline, name, seed, ahead = () => 0 }: RealmOpti
       addEventListener: events.addEventListener.bind(events),
       removeEventListener: events.removeEventListener.bind(events),
       navigator: {},
+      AbortController: CheapAbortController,
+      Blob,
       // Pages make one to see whether it can be made, which takes a while.
       Request: class {},
+      Response: CheapResponse,
     },
   }
   return realm

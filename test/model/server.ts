@@ -5,6 +5,7 @@ import type { Random } from '../helpers/random.js'
 import { HOUR } from '../server/fixture.js'
 import type { Code } from './code.js'
 import { createRealm, type Realm } from './realm.js'
+import { CheapResponse } from './response.js'
 import type { Timeline } from './timeline.js'
 import type { Witness } from './witness.js'
 
@@ -111,7 +112,8 @@ export function createServer({ timeline, code, seed, random, witness, ...given }
             const token = request.headers.get('Authorization')?.slice('Bearer '.length)
             return token === undefined || server.revoked.has(token) ? null : { owner: token.split('.', 1)[0]! }
           },
-          onStored: ({ fileName }) => (fileName?.startsWith('refused') ? new Response('No.', { status: 422 }) : undefined),
+          onStored: ({ fileName }) =>
+            fileName?.startsWith('refused') ? (new CheapResponse('No.', { status: 422 }) as unknown as Response) : undefined,
         }),
         idempotency: createIdempotency({ keys: own, random: uuid, leaseMs: LEASE, retentionMs: RETENTION }),
       })

@@ -1,3 +1,5 @@
+import { clone } from './clone.js'
+
 /** Whoever has something to do: a page, a server process. */
 export interface Owner {
   alive: boolean
@@ -16,11 +18,11 @@ interface Task {
 /** More tasks than any history needs: something goes on without end. */
 const taskLimit = 400_000
 
-/** fake-indexeddb looks again and again whether a connection can be closed: in a time that stands still, for ever. */
-const looksAgain = (run: () => void): boolean => /closeConnection|waitForOthersClosed/.test(String(run))
+/** fake-indexeddb looks again and again whether others have closed their connections: in a time that stands still, for ever. */
+const looksAgain = ({ name }: () => void): boolean => name === 'waitForOthersClosed'
 const lookInterval = 200
 
-const { setImmediate: realImmediate } = globalThis
+const { setImmediate: realImmediate, structuredClone: realClone } = globalThis
 
 /** Until all that follows from promises has been done. */
 const drained = (): Promise<void> => new Promise((resolve) => process.nextTick(resolve))
@@ -47,8 +49,10 @@ export class Timeline {
     globalThis.setImmediate = ((run: () => void) => {
       this.later(null, looksAgain(run) ? lookInterval : 0, run)
     }) as unknown as typeof setImmediate
+    globalThis.structuredClone = clone
     return () => {
       globalThis.setImmediate = realImmediate
+      globalThis.structuredClone = realClone
     }
   }
 
@@ -100,15 +104,7 @@ export class Timeline {
     await this.#drain()
     for (let count = 0; count < limit; ) {
       const [task] = this.#queue
-      if (!task || task.at > this.now) {
-        // Bodies of requests take turns of their own.
-        await turned()
-        await turned()
-        await this.#drain()
-        const [next] = this.#queue
-        if (!next || next.at > this.now) return
-        continue
-      }
+      if (!task || task.at > this.now) return
       this.#queue.shift()
       this.#waiting.delete(task.id)
       const { owner } = task

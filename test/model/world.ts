@@ -25,6 +25,8 @@ export class World {
   readonly server: Server
   readonly network: Network
   tabs: Tab[] = []
+  /** Whose files are being cleared: what is saved meanwhile may go, or stay. */
+  readonly clearing = new Set<{ device: Device; owner: string }>()
   readonly #code: Code
   readonly #seed: number
   #opened = 0
@@ -82,9 +84,12 @@ export class World {
     const number = witness.files.size + 1
     const file = pick(`${isRefused ? 'refused' : 'file'} ${number}`, size, device.account ?? 'nobody', device)
     witness.files.set(file.name, file)
+    for (const clearing of this.clearing) if (clearing.device === device && clearing.owner === file.owner) file.cancel = 'asked'
     this.#enqueuing += 1
     const lost = device.setAt
-    const given = tab.queue.enqueue(new File([file.bytes], file.name, { type: 'image/png' }), { metadata: { number: `${number}` } })
+    const given = tab.queue.enqueue(new device.blobs.File([file.bytes], file.name, { type: 'image/png' }), {
+      metadata: { number: `${number}` },
+    })
     given
       .then(
         ({ id, snapshot }) => {
