@@ -4,7 +4,7 @@ import { freshSeed } from '../helpers/random.js'
 import { runChaos } from './chaos.js'
 import { linesOf } from './report.js'
 
-const MINUTES = process.env.FAULTS_FULL === '1' ? 2 : 1
+const MINUTES = process.env.FAULTS_FULL === '1' ? 5 : 2
 const seed = Number(process.env.FAULTS_SEED ?? freshSeed())
 const missing = [programs.chromium, programs.postgres].filter(({ path }) => !path).map(({ name, install }) => `${name}: ${install}`)
 
