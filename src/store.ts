@@ -107,12 +107,6 @@ const chunkSize = 500
 /** Up to so many bytes of small files that were just saved are kept at hand, so that sending them reads none. */
 const freshLimit = 8 * 2 ** 20
 
-/** From one key, to but not with another; where there is none, from the first or to the last. */
-const rangeOf = (from: string | undefined, to: string | undefined): IDBKeyRange | undefined => {
-  if (from === undefined) return to === undefined ? undefined : IDBKeyRange.upperBound(to, true)
-  return to === undefined ? IDBKeyRange.lowerBound(from) : IDBKeyRange.bound(from, to, false, true)
-}
-
 const recordOf = (row: unknown): PendingUpload | undefined => {
   const parsed = parseRow(row)
   return 'record' in parsed ? parsed.record : undefined
@@ -171,15 +165,16 @@ export function indexedDbStore(databaseName: string, onClosed = (): void => {}):
     durable: true,
     async list() {
       const ids = await database.read(['uploads'], (transaction) => transaction.objectStore('uploads').getAllKeys())
-      const bounds = ids.filter((_, place) => place > 0 && place % chunkSize === 0)
+      const starts = ids.map((id, place) => (place === 0 ? '' : id)).filter((_, place) => place % chunkSize === 0)
       const chunks = await database.read(['uploads'], (transaction) => {
         const uploads = transaction.objectStore('uploads')
-        const readChunk = async (from: string | undefined, to: string | undefined) => {
-          const range = rangeOf(from, to)
+        const readChunk = async (start: string, place: number) => {
+          // An array is a key beyond all texts.
+          const range = IDBKeyRange.bound(start, starts[place + 1] ?? [], false, true)
           const [keys, rows] = await Promise.all([uploads.getAllKeys(range), uploads.getAll(range)])
           return rows.map((row, place) => ({ id: keys[place] as string, row, parsed: parseRow(row) }))
         }
-        return Promise.all([undefined, ...bounds].map((from, place) => readChunk(from, bounds[place])))
+        return Promise.all(starts.map(readChunk))
       })
       const records: PendingUpload[] = []
       const unreadable: UnreadableRow[] = []

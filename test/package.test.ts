@@ -8,13 +8,13 @@ import { beforeAll, expect, test } from 'vitest'
 /** kB (1,000 bytes), gzip -9: the whole core with every run-time dependency. What the project sets out to reach. */
 const CORE_AIM = 16
 /** What it may be until then: a change that goes beyond has to earn its bytes. */
-const LARGEST_CORE = 24.5
+const LARGEST_CORE = 25
 /** What a page, and a worker, pays for the service worker's entry beside the core; a worker brings the code along that hashes large files. */
 const LARGEST_SERVICE_WORKER = { page: 0.4, worker: 4 }
 /** What is loaded when the first large file is hashed: in the worker, half of it in WebAssembly, or on the page, by script. */
 const LARGEST_HASHING = { worker: 10.4, script: 3.2 }
 /** What an app pays for each adapter beside the core, the framework, and the file picker where it brings that along. */
-const LARGEST_ADAPTERS = { 'file-picker': 2, element: 6, react: 1, uppy: 2.1, filepond: 1 }
+const LARGEST_ADAPTERS = { 'file-picker': 2, element: 6, react: 1, uppy: 2.05, filepond: 1 }
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const dist = `${root}dist/`

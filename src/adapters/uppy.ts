@@ -1,5 +1,6 @@
 import { BasePlugin, type Body, type Meta, type PluginOpts, type Uppy, type UppyFile } from '@uppy/core'
 import type { UploadError } from '../errors.js'
+import type { UploadQueueEvents } from '../events.js'
 import type { UploadQueue } from '../queue.js'
 import type { Upload } from '../snapshot.js'
 
@@ -53,60 +54,46 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     const onResumeAll = (): void => this.#setPaused(false)
     uppy.on('file-removed', onRemoved).on('upload-pause', onPause).on('pause-all', onPauseAll).on('resume-all', onResumeAll)
 
-    const follow = <Payload extends { upload: Upload }>(react: (file: UppyFile<M, B>, payload: Payload) => void) => {
-      return (payload: Payload): void => {
+    const on = <Name extends 'progress' | 'retrying' | 'succeeded' | 'failed' | 'blocked' | 'paused' | 'resumed' | 'cancelled'>(
+      name: Name,
+      react: (file: UppyFile<M, B>, payload: UploadQueueEvents<unknown>[Name]) => void,
+    ): (() => void) =>
+      queue.on(name, (payload) => {
         const fileId = this.#files.get(payload.upload.id)
         const file = fileId && uppy.getFile(fileId)
         if (file) react(file, payload)
-      }
-    }
-    const onError = follow<{ upload: Upload; error: UploadError }>((file, { error }) => {
+      })
+    const onError = (file: UppyFile<M, B>, { error }: { error: UploadError }): void => {
       const response = error.status === undefined ? undefined : { status: error.status, body: error.problem as unknown as B }
       uppy.emit('upload-error', file, error, response)
       this.#end(file.id)
-    })
+    }
     this.#endings = [
       () => uppy.off('file-removed', onRemoved).off('upload-pause', onPause).off('pause-all', onPauseAll).off('resume-all', onResumeAll),
-      queue.on(
-        'progress',
-        follow((file, { loaded, total }) => {
-          const uploadStarted = file.progress.uploadStarted ?? Date.now()
-          uppy.emit('upload-progress', file, { ...file.progress, uploadStarted, bytesUploaded: loaded, bytesTotal: total })
-        }),
+      on('progress', (file, { loaded, total }) => {
+        const uploadStarted = file.progress.uploadStarted ?? Date.now()
+        uppy.emit('upload-progress', file, { ...file.progress, uploadStarted, bytesUploaded: loaded, bytesTotal: total })
+      }),
+      on('retrying', ({ id, progress }) =>
+        // A file whose bytes have all left counts as done, and would take no further progress.
+        uppy.setFileState(id, { progress: { ...progress, percentage: 0, bytesUploaded: 0 } as typeof progress }),
       ),
-      queue.on(
-        'retrying',
-        follow(({ id, progress }) =>
-          // A file whose bytes have all left counts as done, and would take no further progress.
-          uppy.setFileState(id, { progress: { ...progress, percentage: 0, bytesUploaded: 0 } as typeof progress }),
-        ),
-      ),
-      queue.on(
-        'succeeded',
-        follow((file, { upload, result }) => {
-          this.#succeed(file, upload, result)
-        }),
-      ),
-      queue.on('failed', onError),
-      queue.on('blocked', onError),
-      queue.on(
-        'paused',
-        follow(({ id }) => uppy.setFileState(id, { isPaused: true })),
-      ),
-      queue.on(
-        'resumed',
-        follow(({ id }) => {
-          uppy.setFileState(id, { isPaused: false, error: null })
-          if (!uppy.getFiles().some(({ error }) => error)) uppy.setState({ error: null })
-        }),
-      ),
-      queue.on(
-        'cancelled',
-        follow(({ id }) => this.#drop(id)),
-      ),
+      on('succeeded', (file, { upload, result }) => {
+        const uploadURL = this.opts.uploadUrl?.(result, upload)
+        uppy.emit('upload-success', file, { status: 200, body: result as B, ...(uploadURL !== undefined && { uploadURL }) })
+        this.#end(file.id)
+      }),
+      on('failed', onError),
+      on('blocked', onError),
+      on('paused', ({ id }) => uppy.setFileState(id, { isPaused: true })),
+      on('resumed', ({ id }) => {
+        uppy.setFileState(id, { isPaused: false, error: null })
+        if (!uppy.getFiles().some(({ error }) => error)) uppy.setState({ error: null })
+      }),
+      on('cancelled', ({ id }) => this.#drop(id)),
       queue.subscribe(this.#look),
     ]
-    queue.ready().then(this.#restore, (error: Error) => uppy.log(error, 'error'))
+    queue.ready().then(this.#restore, this.#report)
   }
 
   /** Called by Uppy; uploads go on. */
@@ -186,12 +173,6 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     return Object.fromEntries(fields.map(([field, value]) => [field, typeof value === 'object' ? JSON.stringify(value) : String(value)]))
   }
 
-  #succeed(file: UppyFile<M, B>, upload: Upload, result: unknown): void {
-    const uploadURL = this.opts.uploadUrl?.(result, upload)
-    this.uppy.emit('upload-success', file, { status: 200, body: result as B, ...(uploadURL !== undefined && { uploadURL }) })
-    this.#end(file.id)
-  }
-
   readonly #restore = async (): Promise<void> => {
     const { uppy } = this
     const { queue, restore = true } = this.opts
@@ -216,15 +197,16 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     const id = this.#uploads.get(fileId)
     this.#forget(fileId)
     // `uppy.destroy()` removes all files, and then this plugin: a page that is left, not a user who changed their mind.
-    if (id)
-      queueMicrotask(() => this.#endings.length > 0 && this.opts.queue.cancel(id).catch((error: Error) => this.uppy.log(error, 'error')))
+    if (id) queueMicrotask(() => this.#endings.length > 0 && this.opts.queue.cancel(id).catch(this.#report))
   }
 
   #setPaused(isPaused: boolean, fileId?: string): void {
     const { queue } = this.opts
     const ids = fileId === undefined ? [...this.#files.keys()] : [this.#uploads.get(fileId)]
-    for (const id of ids) if (id) (isPaused ? queue.pause(id) : queue.resume(id)).catch((error: Error) => this.uppy.log(error, 'error'))
+    for (const id of ids) if (id) (isPaused ? queue.pause(id) : queue.resume(id)).catch(this.#report)
   }
+
+  readonly #report = (error: Error): void => this.uppy.log(error, 'error')
 
   #pair(fileId: string, id: string): void {
     this.#uploads.set(fileId, id)
