@@ -67,6 +67,51 @@ export function useUploadQueue<Result = UploadReceipt>(options: UploadQueueOptio
   return queue as UploadQueue<Result> | null
 }
 
+/** What the components of a queue show. */
+interface View {
+  subscribe(listener: () => void): () => void
+  list(): readonly Upload<unknown>[]
+  get(id: string): Upload<unknown> | undefined
+}
+const views = new WeakMap<object, View>()
+
+/** All show what the queue has told last: it tells once a frame, and what mounts in between must not show more than the others. */
+function viewOf(queue: UploadQueue<unknown>): View {
+  const known = views.get(queue)
+  if (known) return known
+  const listeners = new Set<() => void>()
+  let told = queue.getSnapshot()
+  let byId: Map<string, Upload> | undefined
+  let end = (): void => {}
+  const tell = (): void => {
+    told = queue.getSnapshot()
+    byId = undefined
+    for (const listener of [...listeners]) listener()
+  }
+  const view: View = {
+    list: () => (listeners.size > 0 ? told : queue.getSnapshot()),
+    get(id) {
+      if (listeners.size === 0) return queue.get(id)
+      byId ??= new Map(told.map((upload) => [upload.id, upload]))
+      // What came after it was told is new to all.
+      return byId.get(id) ?? queue.get(id)
+    },
+    subscribe(listener) {
+      if (listeners.size === 0) {
+        end = queue.subscribe(tell)
+        tell()
+      }
+      listeners.add(listener)
+      return () => {
+        listeners.delete(listener)
+        if (listeners.size === 0) end()
+      }
+    },
+  }
+  views.set(queue, view)
+  return view
+}
+
 /**
  * The uploads of a queue, oldest first, or those that `filter` lets through. The same array until one of them changes, and each upload the same
  * object until it does: a row in `memo` is rendered when its own upload has changed. Empty without a queue.
@@ -76,18 +121,20 @@ export function useUploads<Result>(
   filter?: (upload: Upload<Result>) => boolean,
 ): readonly Upload<Result>[] {
   const [select] = useState(createSelect<Result>)
+  const view = queue ? viewOf(queue as UploadQueue<unknown>) : undefined
   return useSyncExternalStore(
-    queue?.subscribe ?? subscribeToNothing,
-    () => select(queue?.getSnapshot() ?? none, filter),
+    view?.subscribe ?? subscribeToNothing,
+    () => select((view?.list() ?? none) as readonly Upload<Result>[], filter),
     () => none,
   )
 }
 
 /** One upload; renders when it changes. `undefined` when it is gone, and without a queue. */
 export function useUpload<Result>(queue: UploadQueue<Result> | null | undefined, id: string): Upload<Result> | undefined {
+  const view = queue ? viewOf(queue as UploadQueue<unknown>) : undefined
   return useSyncExternalStore(
-    queue?.subscribe ?? subscribeToNothing,
-    () => queue?.get(id),
+    view?.subscribe ?? subscribeToNothing,
+    () => view?.get(id) as Upload<Result> | undefined,
     () => undefined,
   )
 }

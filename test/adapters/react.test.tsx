@@ -281,6 +281,30 @@ describe('with 500 uploads, six of them telling their progress ten times a secon
 })
 
 describe('the lists', () => {
+  test('and rows that mount between two frames show what those show that are there', async () => {
+    const whole = openQueue({ autoStart: false })
+    const { id } = await whole.enqueue(fileOf('a'))
+    // What the queue tells once a frame it tells when it is asked to.
+    const listeners = new Set<() => void>()
+    const subscribe = (listener: () => void): (() => void) => {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
+    }
+    const queue: UploadQueue = { ...whole, subscribe }
+    const Row = (): JSX.Element => <i>{useUpload(queue, id)?.status}</i>
+    const List = (): JSX.Element => <i>{useUploads(queue).find((upload) => upload.id === id)?.status}</i>
+    const New = ({ of }: { of: string }): JSX.Element => <b>{useUpload(queue, of)?.name}</b>
+    const shown = (): string => [...container.querySelectorAll('i')].map(({ textContent }) => textContent).join()
+    await render([<Row key="old" />])
+    await queue.pause(id)
+    const { id: of } = await queue.enqueue(fileOf('c'))
+    await render([<Row key="old" />, <Row key="new" />, <List key="list" />, <New key="c" of={of} />])
+    expect(shown()).toBe('pending,pending,pending')
+    expect(container.querySelector('b')?.textContent).toBe('c')
+    await act(async () => listeners.forEach((listener) => void listener()))
+    expect(shown()).toBe('paused,paused,paused')
+  })
+
   test('are the same array until one of theirs changes, though the filter is written in place', async () => {
     const queue = openQueue({ autoStart: false })
     await queue.enqueueAll([fileOf('a.txt'), fileOf('b.txt')])
