@@ -124,6 +124,8 @@ export interface MemoryKeys extends KeyStore {
  */
 export function createMemoryKeys({ clock = Date.now }: { clock?: () => number } = {}): MemoryKeys {
   const rows = new Map<string, MemoryKeyRow>()
+  /** Those of them that are in flight: few, however many there are in all. */
+  const claimed = new Set<MemoryKeyRow>()
   const media = new Map<string, StoredMedia>()
   const pending = new Map<string, PendingObject>()
   const id = (owner: string, key: string): string => JSON.stringify([owner, key])
@@ -134,6 +136,7 @@ export function createMemoryKeys({ clock = Date.now }: { clock?: () => number } 
     return row?.state === 'in_flight' && row.fence === fence ? row : undefined
   }
   const complete = (row: MemoryKeyRow, answer: Answer, retentionMs: number): void => {
+    claimed.delete(row)
     row.state = 'completed'
     row.answer = structuredClone(answer)
     row.expiresAt = clock() + retentionMs
@@ -150,13 +153,12 @@ export function createMemoryKeys({ clock = Date.now }: { clock?: () => number } 
         row?.state === 'in_flight' && row.leasedUntil <= now && (row.fingerprint === request.fingerprint || row.expiresAt <= now)
       const expired = row?.state === 'completed' && row.expiresAt <= now
       if (row && !lapsed && !expired) return null
-      rows.set(rowId, { ...request, state: 'in_flight', leasedUntil: now + leaseMs, expiresAt: now + retentionMs, answer: null })
-      let otherLeases = 0
-      for (const other of rows.values()) {
-        if (other.owner === request.owner && other.key !== request.key && other.state === 'in_flight' && other.leasedUntil > now)
-          otherLeases++
-      }
-      return { replaced: row !== undefined, otherLeases, media: structuredClone(media.get(rowId) ?? null) }
+      const claim: MemoryKeyRow = { ...request, state: 'in_flight', leasedUntil: now + leaseMs, expiresAt: now + retentionMs, answer: null }
+      const others = [...claimed].filter((other) => other !== row && other.owner === request.owner && other.leasedUntil > now)
+      if (row) claimed.delete(row)
+      claimed.add(claim)
+      rows.set(rowId, claim)
+      return { replaced: row !== undefined, otherLeases: others.length, media: structuredClone(media.get(rowId) ?? null) }
     },
     async read(owner, key) {
       const row = rows.get(id(owner, key))
@@ -191,12 +193,16 @@ export function createMemoryKeys({ clock = Date.now }: { clock?: () => number } 
       return row !== undefined
     },
     async release(claim) {
-      return held(claim) !== undefined && rows.delete(id(claim.owner, claim.key))
+      const row = held(claim)
+      return row !== undefined && claimed.delete(row) && rows.delete(id(claim.owner, claim.key))
     },
     async reap(limit) {
       const now = clock()
       const due = [...rows].filter(([, row]) => isPast(row, now)).slice(0, limit)
-      for (const [rowId] of due) rows.delete(rowId)
+      for (const [rowId, row] of due) {
+        claimed.delete(row)
+        rows.delete(rowId)
+      }
       return due.length
     },
     async condemn(olderThanMs, limit) {
