@@ -85,8 +85,8 @@ const testLargeFile = (program: Program, name: string, options: LaunchOptions): 
       await page.evaluate(
         async (options) => {
           globalThis.queue = uponce.createUploadQueue(options)
-          // All code is loaded, and everything used once, before memory is looked at.
-          await (await queue.enqueue(new Blob([new Uint8Array(3_000_000)]))).done
+          // All code is loaded, and the server has the room in which it works, before memory is looked at.
+          for (let warmUp = 0; warmUp < 3; warmUp++) await (await queue.enqueue(new Blob([new Uint8Array(16_000_000)]))).done
         },
         { endpoint: `${server.url}/uploads`, name: account.name, headers: account.headers },
       )
@@ -132,7 +132,7 @@ const testLargeFile = (program: Program, name: string, options: LaunchOptions): 
       )
       expect(result).toMatchObject({ sha256, bytes: SIZE })
       const { media, objects } = await account.state()
-      expect([objects, media.map(({ sha256 }) => sha256)]).toEqual([2, expect.arrayContaining([sha256])])
+      expect([objects, media.map(({ sha256 }) => sha256)]).toEqual([4, expect.arrayContaining([sha256])])
       expect(result.gap).toBeLessThan(LARGEST_GAP)
       expect(Math.max(phases[0], phases[1])).toBeLessThan(LARGEST_GROWTH)
       expect(phases[2]).toBeLessThan(LARGEST_SENDING)
