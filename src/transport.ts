@@ -74,27 +74,23 @@ async function readText(response: Response): Promise<{ text: string; broken: boo
   }
 }
 
-/** What a request cannot hold is told apart here: every engine words its network errors differently. */
-function isSendable({ url, method, headers, credentials }: TransportRequest): boolean {
-  try {
-    return new Request(url, { method, headers, credentials }) !== undefined
-  } catch {
-    return false
-  }
-}
-
 /** The default transport. Cannot report progress: browsers do not tell how much of a `fetch` body has left. */
 export function fetchTransport(): Transport {
   return {
     reportsBytes: false,
     async send(request) {
       const { url, method, headers, credentials, signal } = request
+      try {
+        // What a request cannot hold is told apart here, by where it throws: every engine words its network errors differently.
+        new Request(url, { method, headers, credentials })
+      } catch (cause) {
+        throw notSendable(cause)
+      }
       let response: Response
       try {
         response = await fetch(url, { method, headers, body: bodyOf(request), credentials, signal })
       } catch (cause) {
-        if (signal.aborted) throw signal.reason
-        throw isSendable(request) ? noAnswer(cause) : notSendable(cause)
+        throw signal.aborted ? signal.reason : noAnswer(cause)
       }
       const { text, broken } = await readText(response)
       if (broken && signal.aborted) throw signal.reason

@@ -163,11 +163,13 @@ describe('fetchTransport and its engine', () => {
     ['a method that is no token', { method: 'PO ST' }],
     ['a forbidden method', { method: 'TRACE' }],
   ])('%s is an invalid request, told without its content', async (_name, facts) => {
+    const made = vi.spyOn(globalThis, 'fetch')
     const error = await fetchTransport()
       .send(request(facts))
       .catch((thrown: Error) => thrown)
     expect(error).toMatchObject({ code: 'invalid-request' })
     expect((error as Error).message).not.toContain('secret')
+    expect(made).not.toHaveBeenCalled()
   })
 
   test('credentials go as they are asked for', async () => {
