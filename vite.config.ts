@@ -71,6 +71,8 @@ export default defineConfig(({ mode }) => ({
           setupFiles: ['./test/helpers/setup.ts'],
           include: ['test/*.test.ts', 'test/adapters/*.test.{ts,tsx}'],
           exclude: repositoryTests,
+          // They take tenths of a second, but days pass in some, and a machine with other work is ten times slower.
+          testTimeout: 30_000,
         },
       },
       { test: { name: 'repository', environment: 'node', include: repositoryTests, testTimeout: 60_000 } },
