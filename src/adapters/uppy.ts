@@ -1,4 +1,4 @@
-import { BasePlugin, type Body, type Meta, type PluginOpts, type Uppy, type UppyFile } from '@uppy/core'
+import { BasePlugin, type Body, type Meta, type PluginOpts, type Uppy, type UppyEventMap, type UppyFile } from '@uppy/core'
 import type { UploadError } from '../errors.js'
 import type { UploadQueueEvents } from '../events.js'
 import type { UploadQueue } from '../queue.js'
@@ -48,12 +48,13 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     uppy.setState({ capabilities: { ...capabilities, resumableUploads: true, individualCancellation: true } })
     uppy.addUploader(this.#send)
 
-    const onRemoved = ({ id }: UppyFile<M, B>): void => this.#remove(id)
-    const onPause = (file: UppyFile<M, B> | undefined, isPaused: boolean): void => this.#setPaused(isPaused, file?.id)
-    const onPauseAll = (): void => this.#setPaused(true)
-    const onResumeAll = (): void => this.#setPaused(false)
-    uppy.on('file-removed', onRemoved).on('upload-pause', onPause).on('pause-all', onPauseAll).on('resume-all', onResumeAll)
-
+    const onUppy = <Name extends 'file-removed' | 'upload-pause' | 'pause-all' | 'resume-all'>(
+      name: Name,
+      react: UppyEventMap<M, B>[Name],
+    ): (() => void) => {
+      uppy.on(name, react)
+      return () => uppy.off(name, react)
+    }
     const on = <Name extends 'progress' | 'retrying' | 'succeeded' | 'failed' | 'blocked' | 'paused' | 'resumed' | 'cancelled'>(
       name: Name,
       react: (file: UppyFile<M, B>, payload: UploadQueueEvents<unknown>[Name]) => void,
@@ -64,12 +65,15 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
         if (file) react(file, payload)
       })
     const onError = (file: UppyFile<M, B>, { error }: { error: UploadError }): void => {
-      const response = error.status === undefined ? undefined : { status: error.status, body: error.problem as unknown as B }
-      uppy.emit('upload-error', file, error, response)
+      const { status, problem } = error
+      uppy.emit('upload-error', file, error, status ? { status, body: problem as unknown as B } : undefined)
       this.#end(file.id)
     }
     this.#endings = [
-      () => uppy.off('file-removed', onRemoved).off('upload-pause', onPause).off('pause-all', onPauseAll).off('resume-all', onResumeAll),
+      onUppy('file-removed', ({ id }) => this.#remove(id)),
+      onUppy('upload-pause', (file, isPaused) => this.#setPaused(isPaused, file?.id)),
+      onUppy('pause-all', () => this.#setPaused(true)),
+      onUppy('resume-all', () => this.#setPaused(false)),
       on('progress', (file, { loaded, total }) => {
         const uploadStarted = file.progress.uploadStarted ?? Date.now()
         uppy.emit('upload-progress', file, { ...file.progress, uploadStarted, bytesUploaded: loaded, bytesTotal: total })
@@ -151,7 +155,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     const known = queue.get(this.#uploads.get(file.id) ?? '')
     if (known) {
       // With the same key: what the server has of it counts.
-      await (known.status === 'failed' ? queue.retry(known.id) : queue.resume(known.id))
+      await queue[known.status === 'failed' ? 'retry' : 'resume'](known.id)
       return
     }
     if (file.isRemote || !file.data) throw new Error('uponce sends files of this device only.')
@@ -162,14 +166,14 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     })
     // Its user may have removed it meanwhile.
     if (this.uppy.getFile(file.id)) this.#pair(file.id, id)
-    else if (this.#endings.length > 0) await queue.cancel(id)
+    else if (this.#endings.length) await queue.cancel(id)
   }
 
   #metadataOf({ meta }: UppyFile<M, B>): Record<string, string> {
     const { allowedMetaFields = true } = this.opts
     const isAllowed = (field: string): boolean =>
       Array.isArray(allowedMetaFields) ? allowedMetaFields.includes(field) : allowedMetaFields && field !== 'name' && field !== 'type'
-    const fields = Object.entries(meta).filter(([field, value]) => isAllowed(field) && value !== null && value !== undefined)
+    const fields = Object.entries(meta).filter(([field, value]) => isAllowed(field) && value != null)
     return Object.fromEntries(fields.map(([field, value]) => [field, typeof value === 'object' ? JSON.stringify(value) : String(value)]))
   }
 
@@ -178,7 +182,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     const { queue, restore = true } = this.opts
     const isWanted = typeof restore === 'function' ? restore : () => restore
     const uploads = queue.getSnapshot().filter((upload) => upload.status !== 'succeeded' && !this.#files.has(upload.id) && isWanted(upload))
-    if (uploads.length === 0 || this.#endings.length === 0) return
+    if (!uploads.length || !this.#endings.length) return
     const files = uploads.map((upload) => fileOf<M, B>(upload))
     uppy.setState({ files: { ...Object.fromEntries(files.map((file) => [file.id, file])), ...uppy.getState().files } })
     const ends = files.map(({ id }, place) => {
@@ -189,21 +193,20 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     uppy.emit('restored', {})
     await Promise.all(ends)
     const ended = files.map(({ id }) => uppy.getFile(id)).filter(Boolean)
-    if (ended.length > 0)
-      uppy.emit('complete', { successful: ended.filter(({ error }) => !error), failed: ended.filter(({ error }) => error) })
+    if (ended.length) uppy.emit('complete', { successful: ended.filter(({ error }) => !error), failed: ended.filter(({ error }) => error) })
   }
 
   #remove(fileId: string): void {
     const id = this.#uploads.get(fileId)
     this.#forget(fileId)
     // `uppy.destroy()` removes all files, and then this plugin: a page that is left, not a user who changed their mind.
-    if (id) queueMicrotask(() => this.#endings.length > 0 && this.opts.queue.cancel(id).catch(this.#report))
+    if (id) queueMicrotask(() => this.#endings.length && this.opts.queue.cancel(id).catch(this.#report))
   }
 
   #setPaused(isPaused: boolean, fileId?: string): void {
     const { queue } = this.opts
-    const ids = fileId === undefined ? [...this.#files.keys()] : [this.#uploads.get(fileId)]
-    for (const id of ids) if (id) (isPaused ? queue.pause(id) : queue.resume(id)).catch(this.#report)
+    const ids = fileId ? [this.#uploads.get(fileId)] : [...this.#files.keys()]
+    for (const id of ids) if (id) queue[isPaused ? 'pause' : 'resume'](id).catch(this.#report)
   }
 
   readonly #report = (error: Error): void => this.uppy.log(error, 'error')
