@@ -1,4 +1,4 @@
-import { digest } from './digest.js'
+import { digest, wholeLimit } from './digest.js'
 import { abortError, UploadError } from './errors.js'
 import { createTurns } from './turns.js'
 import { cleanName } from './wire.js'
@@ -8,7 +8,7 @@ import { cleanName } from './wire.js'
  * engine makes that file without a detour through this page's memory.
  */
 export const inlineLimit: number = 64 * 1024
-/** More at a time begin in one task, a millisecond each, in which the page does not answer. */
+/** More at a time begin in one task, a millisecond or two each, in which the page does not answer. */
 const takeReadingTurn = createTurns(4)
 
 /** What `enqueue` takes beside a file. Others, and values that cannot be, are a `TypeError`. */
@@ -33,7 +33,7 @@ export interface Intake {
   type: string
   size: number
   lastModified: number
-  /** `null` for a file that is hashed once it is stored: one that is not small. */
+  /** `null` for a large file: it is hashed once it is stored. */
   sha256: string | null
   bytes: Blob | ArrayBuffer
 }
@@ -49,7 +49,8 @@ const unreadable = (cause?: unknown): UploadError =>
   new UploadError('file-unreadable', 'The file cannot be read: it was moved, changed, or is a folder.', { cause })
 
 /**
- * Takes a file in. Small ones are read and hashed here; others are left to the browser, which copies them as it stores them.
+ * Takes a file in. It is read and hashed here, unless it is large. A small one's bytes are stored as they were read, others are left to the
+ * browser, which copies them as it stores them.
  * Rejects with `not-a-file`, `file-too-large`, `file-unreadable`, or an `AbortError`.
  */
 export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize: number | undefined): Promise<Intake> {
@@ -61,15 +62,15 @@ export async function takeIn(file: unknown, options: EnqueueOptions, maxFileSize
   const facts = { name: cleanName(options.name ?? name), type: options.contentType ?? file.type, size, lastModified }
   throwIfAborted(options.signal)
   try {
-    if (size > inlineLimit) {
-      await readEnd(file)
+    if (size > wholeLimit) {
+      await takeReadingTurn(() => readEnd(file), options.signal)
       throwIfAborted(options.signal)
       return { ...facts, sha256: null, bytes: file }
     }
     const buffer = await takeReadingTurn(() => file.arrayBuffer(), options.signal)
     if (buffer.byteLength !== size) throw unreadable()
     const sha256 = await digest(buffer, options.signal).catch(notYet)
-    return { ...facts, sha256, bytes: buffer }
+    return { ...facts, sha256, bytes: size > inlineLimit ? file : buffer }
   } catch (cause) {
     throwIfAborted(options.signal)
     throw cause instanceof UploadError ? cause : unreadable(cause)

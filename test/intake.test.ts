@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { runInNewContext } from 'node:vm'
 import { afterEach, expect, test, vi } from 'vitest'
+import { wholeLimit } from '../src/digest.js'
 import { UploadError } from '../src/errors.js'
 import { blame, inlineLimit, takeIn, throwIfAborted } from '../src/intake.js'
 
@@ -119,23 +120,35 @@ test.each([1, inlineLimit - 1, inlineLimit])('%i bytes are copied: what happens 
   expect(taken.bytes).not.toBe(file)
 })
 
-test('a file that is not small is not read whole, and hashed later', async () => {
-  const file = new File([new Uint8Array(inlineLimit + 1)], 'large')
+test.each([inlineLimit + 1, wholeLimit])(
+  'of %i bytes the digest is that of what was read, and the browser copies them as it stores them',
+  async (size) => {
+    const original = new Uint8Array(size).map((_, index) => index * 7)
+    const file = new File([original], 'a')
+    expect(await takeIn(file, {}, undefined)).toMatchObject({ sha256: sha256(original), size, bytes: file })
+  },
+)
+
+test('a large file is not read whole, and hashed later', async () => {
+  const file = new File([new Uint8Array(wholeLimit + 1)], 'large')
   const whole = vi.spyOn(file, 'arrayBuffer')
-  expect(await takeIn(file, {}, undefined)).toMatchObject({ sha256: null, size: inlineLimit + 1, bytes: file })
+  expect(await takeIn(file, {}, undefined)).toMatchObject({ sha256: null, size: wholeLimit + 1, bytes: file })
   expect(whole).not.toHaveBeenCalled()
 })
 
-test.each([1, inlineLimit, inlineLimit + 1])('a file of %i bytes that cannot be read is refused, with its cause', async (size) => {
-  await expect(takeIn(unreadableFile(size), {}, undefined)).rejects.toMatchObject({
-    code: 'file-unreadable',
-    cause: gone,
-    retryable: false,
-  })
-})
+test.each([1, inlineLimit + 1, wholeLimit, wholeLimit + 1])(
+  'a file of %i bytes that cannot be read is refused, with its cause',
+  async (size) => {
+    await expect(takeIn(unreadableFile(size), {}, undefined)).rejects.toMatchObject({
+      code: 'file-unreadable',
+      cause: gone,
+      retryable: false,
+    })
+  },
+)
 
-test('a file that is not small of which only the end cannot be read is refused', async () => {
-  const file = new File([new Uint8Array(inlineLimit + 1)], 'large')
+test('a large file of which only the end cannot be read is refused', async () => {
+  const file = new File([new Uint8Array(wholeLimit + 1)], 'large')
   const { slice } = Blob.prototype
   Object.assign(file, {
     slice: (start: number, end?: number) =>
@@ -176,21 +189,24 @@ test('an aborted signal rejects with an AbortError and reads nothing', async () 
   expect(reads).not.toHaveBeenCalled()
 })
 
-test.each([3, inlineLimit + 1])('an abort while %i bytes are read rejects with an AbortError, even if the reading fails', async (size) => {
-  for (const end of ['fails', 'works'] as const) {
-    const controller = new AbortController()
-    const reading = async (): Promise<ArrayBuffer> => {
-      controller.abort()
-      if (end === 'fails') throw gone
-      return new ArrayBuffer(size)
+test.each([3, inlineLimit + 1, wholeLimit + 1])(
+  'an abort while %i bytes are read rejects with an AbortError, even if the reading fails',
+  async (size) => {
+    for (const end of ['fails', 'works'] as const) {
+      const controller = new AbortController()
+      const reading = async (): Promise<ArrayBuffer> => {
+        controller.abort()
+        if (end === 'fails') throw gone
+        return new ArrayBuffer(size)
+      }
+      const file = Object.assign(new File([new Uint8Array(size)], 'a'), {
+        arrayBuffer: reading,
+        slice: () => Object.assign(new Blob(['x']), { arrayBuffer: reading }),
+      })
+      await expect(takeIn(file, { signal: controller.signal }, undefined)).rejects.toMatchObject({ name: 'AbortError' })
     }
-    const file = Object.assign(new File([new Uint8Array(size)], 'a'), {
-      arrayBuffer: reading,
-      slice: () => Object.assign(new Blob(['x']), { arrayBuffer: reading }),
-    })
-    await expect(takeIn(file, { signal: controller.signal }, undefined)).rejects.toMatchObject({ name: 'AbortError' })
-  }
-})
+  },
+)
 
 test('an abort for a reason of its own is an AbortError all the same, a DOMException is passed on', () => {
   expect(() => throwIfAborted(AbortSignal.abort('left'))).toThrow(expect.objectContaining({ name: 'AbortError' }))

@@ -312,7 +312,7 @@ test('what the tab before was sending as it went is sent, though this one was st
       },
     })),
   )
-  const bytes = new Uint8Array(100_000)
+  const bytes = new Uint8Array(2 ** 20 + 1)
   const upload = await queue.enqueue(new File([bytes], 'large'))
   await flush()
   const store = indexedDbStore('uponce:uploads')
