@@ -106,7 +106,9 @@ export function englishTexts(locale?: string): UploadQueueTexts {
     locale = undefined
   }
   const number = (value: number, unit = ''): string => {
-    formats[unit] ??= new Intl.NumberFormat(locale, unit ? { style: 'unit', unit, maximumSignificantDigits: 3 } : {})
+    // In short it knows no plural of a byte.
+    const unitDisplay = unit === 'byte' ? 'long' : 'short'
+    formats[unit] ??= new Intl.NumberFormat(locale, unit ? { style: 'unit', unit, unitDisplay, maximumSignificantDigits: 3 } : {})
     return formats[unit].format(value)
   }
   const files = (count: number): string => `${number(count)} file${count === 1 ? '' : 's'}`

@@ -83,7 +83,7 @@ describe('rows', () => {
     expect(row('two.txt').getAttribute('part')).toBe('row failed')
     expect(visibleButtons(row('two.txt'))).toEqual(['Retry two.txt', 'Remove two.txt'])
     expect(visibleButtons(row('one.txt'))).toEqual([])
-    expect(part('totals').textContent).toBe('1 of 2 files done, 1 failed · 4 byte of 2.5 kB')
+    expect(part('totals').textContent).toBe('1 of 2 files done, 1 failed · 4 bytes of 2.5 kB')
   })
 
   test('are only touched where their upload has changed', async () => {
@@ -406,8 +406,8 @@ describe('texts', () => {
   })
 
   test.each([
-    ['en', 0, '0 byte'],
-    ['en', 999, '999 byte'],
+    ['en', 0, '0 bytes'],
+    ['en', 999, '999 bytes'],
     ['en', 12_340_000, '12.3 MB'],
     ['de', 1_500_000_000, '1,5 GB'],
     ['not a language', 20_000, '20 kB'],

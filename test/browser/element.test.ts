@@ -205,6 +205,14 @@ describeWith(programs.chromium, '<upload-queue>', () => {
     expect(await style(button, 'borderRadius')).toBe('1px')
   })
 
+  test('a long name, shown and read out, makes the page no wider', async () => {
+    const page = await open(newAccount())
+    await page.setViewportSize({ width: 360, height: 640 })
+    await page.evaluate(() => queue.enqueue(new File([], `${'long'.repeat(50)}.txt`)))
+    await eventually(() => page.textContent('upload-queue [role=status]')).toContain('longlong')
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360)
+  })
+
   test('200 files of 2 MB that are dropped on an element which is removed while they are saved are all there after a reload', async () => {
     const page = await open(newAccount())
     /** Nobody answers there: nothing is sent, and all stays in the queue. */
