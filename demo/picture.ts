@@ -69,7 +69,7 @@ try {
       await reach(page)
       const name = `${state}-${colorScheme}`
       await page.screenshot({ path: kept[name] ?? join(folder, `${name}.png`), fullPage: true })
-      await page.setViewportSize({ width: 390, height: 844 })
+      await page.setViewportSize({ width: 360, height: 780 })
       await page.screenshot({ path: join(folder, `${name}-narrow.png`), fullPage: true })
       if (state === 'offline') await page.getByRole('button', { name: 'Disarm all' }).click()
       await page.close()

@@ -1,10 +1,9 @@
-const units = ['B', 'kB', 'MB', 'GB', 'TB']
+const units = ['bytes', 'kB', 'MB', 'GB', 'TB']
 
-/** Bytes in powers of 1,000, as disks and networks count. */
+/** Bytes in powers of 1,000, as disks and networks count, in three digits, as the element writes them. */
 export function formatBytes(bytes: number): string {
   const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3))
-  const value = bytes / 1000 ** power
-  return `${power > 0 && value < 9.95 ? value.toFixed(1) : Math.round(value)} ${units[power]}`
+  return `${Number((bytes / 1000 ** power).toPrecision(3))} ${units[power]}`
 }
 
 const twoDigits = (value: number): string => String(Math.floor(value)).padStart(2, '0')
@@ -31,6 +30,15 @@ const reasons: Record<string, string> = {
   unauthorized: 'the server wants a sign-in',
   'digest-mismatch': 'the server received other bytes',
 }
+
+const refusals: Record<string, string> = {
+  'file-too-large': 'It is too large.',
+  'file-unreadable': 'It cannot be read.',
+  'not-a-file': 'It is not a file.',
+}
+
+/** Why something that was picked is not taken. */
+export const refusalInWords = (code: string): string => refusals[code] ?? ''
 
 /** Whether a code says why an attempt is made again, and there are words for it. */
 export const isRetryReason = (code: string): boolean => code === 'http' || code in reasons

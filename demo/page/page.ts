@@ -4,7 +4,7 @@ import { attach } from 'uponce/file-picker'
 import { chooseAccount } from './account.js'
 import { byId, onPress, setText } from './dom.js'
 import { createFaultsView } from './faults-view.js'
-import { formatDuration, isRetryReason, reasonInWords } from './format.js'
+import { formatDuration, isRetryReason, reasonInWords, refusalInWords } from './format.js'
 import { createGuide } from './guide.js'
 import { createNotices, createSpeaker, type Notice } from './notices.js'
 import { type FaultName, rowsByKey, watchServer } from './server-state.js'
@@ -94,7 +94,7 @@ const texts: Partial<UploadQueueTexts> = {
   drop: 'or drop them anywhere on this page',
   offline: 'Waits until the server can be reached',
   duration: formatDuration,
-  reason: (code, message = '', status) =>
+  reason: (code, message = refusalInWords(code), status) =>
     isRetryReason(code) ? reasonInWords(code, status) : message ? `${message.replace(/\.$/, '')} · ${code}` : code,
   nextAttempt: (duration, reason) => `Next attempt in ${duration}: ${reason}`,
   failure: (reason) => `Failed: ${reason}`,
@@ -140,15 +140,15 @@ const refused: Notice['lines'] = []
 const refuse = (name: string, line: Notice['lines'][number]): void => {
   if (refused.length === 0)
     queueMicrotask(() => {
-      const one = 'One file was not taken, and nothing of it is kept'
-      const title = refused.length === 1 ? one : `${refused.length} files were not taken, and nothing of them is kept`
+      const one = 'One thing was not taken, and nothing of it is kept'
+      const title = refused.length === 1 ? one : `${refused.length} things were not taken, and nothing of them is kept`
       notify({ about: 'refused', tone: 'bad', title, lines: refused.splice(0) })
     })
-  refused.push({ name, ...line })
+  refused.push({ ...(name && { name }), ...line })
 }
 const limits = {
   maxFileSize,
-  onRefused: ({ name }: { name: string }, code: string) => refuse(name, { code, text: '' }),
+  onRefused: ({ name }: { name: string }, code: string) => refuse(name, { code, text: refusalInWords(code) }),
   onError: (error: unknown, { name }: File) => refuse(name, lineOf(error)),
 }
 attach(queue, document, limits)
