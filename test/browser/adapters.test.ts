@@ -215,24 +215,6 @@ describeWith(programs.chromium, 'with the frameworks that people use', () => {
     })
   })
 
-  test('React: two files, their answers lost, the page reloaded: both are shown and end done, one object each', async () => {
-    const account = newAccount()
-    const page = await open(await buildAdapterPage('react.page.tsx'), account)
-    const rows = (): Promise<string[]> => page.$$eval('li', (rows) => rows.map(({ textContent }) => textContent ?? ''))
-    const pick = (): Promise<void> =>
-      page.setInputFiles(
-        'input',
-        files.map(({ path }) => path),
-      )
-    await survive(page, account, pick, () =>
-      eventually(rows).toEqual([
-        expect.stringMatching(/^one.txt: (pending|uploading)$/),
-        expect.stringMatching(/^two.txt: (pending|uploading)$/),
-      ]),
-    )
-    await eventually(rows).toEqual(['one.txt: succeeded', 'two.txt: succeeded'])
-  })
-
   describe('Uppy', () => {
     let site: Site
     beforeAll(async () => {

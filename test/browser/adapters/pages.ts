@@ -8,7 +8,6 @@ const html = `<!doctype html><html lang="en"><meta charset="utf-8"><title>uponce
 export async function buildAdapterPage(name: string): Promise<Site> {
   const site = await buildPage(html, {
     entryPoints: [{ in: fileURLToPath(new URL(name, import.meta.url)), out: 'page' }],
-    define: { 'process.env.NODE_ENV': '"development"' },
   })
   // Not every framework brings one.
   return new Map([['page.css', new Uint8Array()], ...site])
