@@ -166,44 +166,55 @@ function checkAll(prefix: string, options: object, all: Record<string, [Check, s
   }
 }
 
+const defaults = {
+  name: 'uploads',
+  owner: '',
+  method: 'POST',
+  credentials: 'same-origin',
+  body: 'raw',
+  digestHeader: 'X-File-Sha256',
+  nameHeader: 'X-File-Name',
+  keyFormat: 'bare',
+  concurrency: 3,
+  maxAge: 172_800_000,
+  timeout: ({ size }: { size: number }) => 120_000 + size / 16.384,
+  stallTimeout: 30_000,
+  response: uploadReceipt,
+  persist: 'preferred',
+  autoStart: true,
+}
+
+const retryDefaults = {
+  limit: 10,
+  baseDelay: 1_000,
+  maxDelay: 30_000,
+  maxRetryAfter: 86_400_000,
+  statusCodes: [408, 409, 425, 429, 500, 502, 503, 504],
+}
+
+/** What was left out, or given as `undefined`, is as it is by default. */
+const withDefaults = <Options extends object>(defaults: object, options: Options): Options => ({
+  ...defaults,
+  ...(Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Options),
+})
+
+const functionOf = (value: unknown): unknown => (typeof value === 'function' ? value : () => value)
+
 /** Checks the options and fills in the defaults, here and nowhere else. Throws `TypeError` with the option's name, its value and what was expected. */
 export function resolveOptions<Result>(options: UploadQueueOptions<Result>): ResolvedOptions<Result> {
   if (!isObject(options)) throw new TypeError(`options: ${shown(options)} is not valid; expected an object.`)
   if (options.endpoint === undefined) throw new TypeError(`endpoint: undefined is not valid; expected ${rules.endpoint[1]}.`)
   checkAll('', options, rules)
-  const retry = options.retry ?? {}
+  const { retry = {}, ...own } = options
   checkAll('retry.', retry, retryRules)
-  const { owner = '', timeout = (upload) => 120_000 + upload.size / 16.384 } = options
+  const whole = withDefaults(defaults, own)
   return {
-    endpoint: options.endpoint,
-    name: options.name ?? 'uploads',
-    owner: typeof owner === 'function' ? owner : () => owner,
-    method: options.method ?? 'POST',
-    headers: options.headers,
-    credentials: options.credentials ?? 'same-origin',
-    body: options.body ?? 'raw',
-    digestHeader: options.digestHeader ?? 'X-File-Sha256',
-    nameHeader: options.nameHeader ?? 'X-File-Name',
-    keyFormat: options.keyFormat ?? 'bare',
-    outcome: options.outcome,
-    concurrency: options.concurrency ?? 3,
-    retry: {
-      limit: retry.limit ?? 10,
-      baseDelay: retry.baseDelay ?? 1_000,
-      maxDelay: retry.maxDelay ?? 30_000,
-      maxRetryAfter: retry.maxRetryAfter ?? 86_400_000,
-      statusCodes: retry.statusCodes ?? [408, 409, 425, 429, 500, 502, 503, 504],
-      shouldRetry: retry.shouldRetry,
-    },
-    maxAge: options.maxAge ?? 172_800_000,
-    timeout: typeof timeout === 'function' ? timeout : () => timeout,
-    stallTimeout: options.stallTimeout ?? 30_000,
-    maxFileSize: options.maxFileSize,
-    response: options.response ?? (uploadReceipt as never),
-    transport: options.transport ?? fetchTransport(),
-    persist: options.persist ?? 'preferred',
-    autoStart: options.autoStart ?? true,
-  }
+    ...whole,
+    owner: functionOf(whole.owner),
+    retry: withDefaults(retryDefaults, retry),
+    timeout: functionOf(whole.timeout),
+    transport: whole.transport ?? fetchTransport(),
+  } as ResolvedOptions<Result>
 }
 
 const enqueueRules: Record<keyof EnqueueOptions, [Check, string]> = {

@@ -57,8 +57,9 @@ export function createSaving<Result>(deps: SavingOptions<Result>): Saving<Result
     const { signal } = options
     const take = async (file: Blob, order: number): Promise<Entry | { error: unknown }> => {
       try {
-        const intake = await takeIn(file, options, settings.maxFileSize)
-        if (store().durable) await checkRoom(storage, intake.size)
+        // Of what is no file at all `takeIn` says so.
+        const room = store().durable ? checkRoom(storage, file?.size ?? 0) : undefined
+        const [intake] = await Promise.all([takeIn(file, options, settings.maxFileSize), room])
         return entryOf(intake, account, order, options)
       } catch (error) {
         return { error }
