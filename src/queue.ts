@@ -55,8 +55,8 @@ export interface UploadQueue<Result = UploadReceipt> {
   /** Removes an upload that has not succeeded, its bytes too, now and in every tab. */
   cancel(id: string): Promise<void>
   /**
-   * Removes uploads and bytes: those of one status, of another owner, or, where nothing is said, **all** of the current owner's, sent or not.
-   * Rejects with `TypeError` for anything else.
+   * Removes uploads and bytes: those of one status, of another owner, or, where nothing is said, **all** of the current owner's, sent or not;
+   * what is enqueued here after the call stays. Rejects with `TypeError` for anything else.
    */
   clear(which?: { status?: UploadStatus; owner?: string }): Promise<void>
   /**
@@ -124,6 +124,8 @@ export function createUploadQueue<Result = UploadReceipt>(
   let started = false
   let lastRead = Number.NEGATIVE_INFINITY
   let away = false
+  /** What is being cleared: what is enqueued after that was asked for is saved after it. */
+  let clearing: Promise<unknown> = Promise.resolve()
   /** Whether the store is being read anew, and whether something was missed since that began. */
   let rereading = false
   let stale = false
@@ -214,7 +216,7 @@ export function createUploadQueue<Result = UploadReceipt>(
     newId,
     async account() {
       // Whose file it is was settled with the call, however long the storage takes: another may sign in meanwhile.
-      const account = await findOwner()
+      const [account] = await Promise.all([findOwner(), clearing])
       await ready()
       if (account !== null) void persistence.ask()
       return account
@@ -460,6 +462,20 @@ export function createUploadQueue<Result = UploadReceipt>(
     if (removed.length < ids.length && ids.some(snapshot.find)) await ledger.read()
   }
 
+  async function clear(which: { status?: UploadStatus; owner?: string } = {}): Promise<void> {
+    checkClearOptions(which)
+    const { status, owner: whose } = which
+    // Of whoever is signed in now, not once the storage is there.
+    const account = whose ?? (await findOwner())
+    await ready()
+    const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)
+    const { records, unreadable } = await store.list()
+    const ids = (rows: readonly { id: string }[]): string[] => rows.map(({ id }) => id)
+    await remove(ids(records.filter(matches)), matches)
+    // What cannot be read is the account's too, and whoever signs out wants nothing left.
+    if (status === undefined) await store.remove(ids(unreadable.filter((row) => row.owner === account)))
+  }
+
   /** Does an action to one upload, or to all. */
   async function each(id: string | undefined, actionFor: (upload: Upload<Result>) => Action): Promise<void> {
     await ready()
@@ -548,18 +564,10 @@ export function createUploadQueue<Result = UploadReceipt>(
       each(id, ({ status }) => (status === 'failed' ? { type: 'retried', expiresAt: now() + settings.maxAge } : { type: 'hurried' })),
     flush,
     cancel,
-    async clear(which = {}) {
-      checkClearOptions(which)
-      const { status, owner: whose } = which
-      // Of whoever is signed in now, not once the storage is there.
-      const account = whose ?? (await findOwner())
-      await ready()
-      const matches = (record: PendingUpload): boolean => record.owner === account && (status === undefined || record.status === status)
-      const { records, unreadable } = await store.list()
-      const ids = (rows: readonly { id: string }[]): string[] => rows.map(({ id }) => id)
-      await remove(ids(records.filter(matches)), matches)
-      // What cannot be read is the account's too, and whoever signs out wants nothing left.
-      if (status === undefined) await store.remove(ids(unreadable.filter((row) => row.owner === account)))
+    clear(which) {
+      const cleared = clear(which)
+      clearing = clearing.then(() => cleared).catch(() => {})
+      return cleared
     },
     get persisted() {
       return persistence.granted

@@ -157,6 +157,30 @@ describe('accounts that change', () => {
     expect(queue.get((await enqueued).id)).toMatchObject({ owner: 'ann' })
   })
 
+  test('what is enqueued after clear was called stays, though nobody awaited that', async () => {
+    const listing = gate()
+    let isSlow = false
+    const queue = openQueue(
+      { autoStart: false },
+      storeWith((store) => ({
+        async list() {
+          if (isSlow) await listing.opened
+          return store.list()
+        },
+      })),
+    )
+    const old = await queue.enqueue(file('old'))
+    isSlow = true
+    const cleared = queue.clear()
+    const enqueued = queue.enqueue(file('new'))
+    await flush()
+    listing.open()
+    await cleared
+    const { id } = await enqueued
+    expect(queue.getSnapshot().map((upload) => upload.id)).toEqual([id])
+    await expect(old.done).rejects.toThrow(expect.objectContaining({ name: 'AbortError' }))
+  })
+
   test('flush settles when the account signs out', async () => {
     fakeClock()
     let account: string | null = 'ann'
