@@ -218,7 +218,7 @@ const commands = {
     // What is being saved meanwhile may go, or stay.
     for (const file of world.witness.files.values())
       if (file.device === device && file.owner === owner && file.cancel === 'no') file.cancel = 'asked'
-    const clearing = { device, owner }
+    const clearing = { tab, owner }
     world.clearing.add(clearing)
     world.ask(tab, 'clears', () => tab.queue.clear().finally(() => world.clearing.delete(clearing)))
     return `${tab.name} clears all of ${owner}'s`

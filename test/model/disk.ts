@@ -23,6 +23,7 @@ export interface Stored {
 // What fake-indexeddb has inside, which says what is stored without a request that would change the order of things.
 
 interface Transaction extends IDBTransaction {
+  _scope: Set<string>
   _state: 'active' | 'inactive' | 'committing' | 'finished'
   _started: boolean
   _requests: unknown[]
@@ -36,6 +37,7 @@ interface Connection extends IDBDatabase {
   _closed: boolean
 }
 interface Database {
+  processTransactions(): void
   transactions: Transaction[]
   connections: Connection[]
   rawObjectStores: Map<string, { records: { values(): Iterable<{ key: string; value: unknown }> } }>
@@ -71,6 +73,41 @@ prototype._markFinished = function (this: Transaction) {
   for (const connection of database.connections) if (connection._closePending) closeIfUnused(connection)
 }
 
+/** Starts what waits, one in a task; where nothing waits, which is half of the times it is asked to, there is no task. */
+function startOneByOne(database: Database): void {
+  let isAsked = false
+  const isFree = (transaction: Transaction, before: readonly Transaction[]): boolean =>
+    !before.some(
+      ({ mode, _scope, _started }) =>
+        !(_started && mode === 'readonly' && transaction.mode === 'readonly') && [..._scope].some((name) => transaction._scope.has(name)),
+    )
+  const ask = (): void => {
+    if (isAsked || database.transactions.every(({ _started, _state }) => _started || _state === 'finished')) return
+    isAsked = true
+    setImmediate(() => {
+      isAsked = false
+      const open = database.transactions.filter(({ _state }) => _state !== 'finished')
+      const next = open.find((transaction, place) => {
+        if (transaction._started) return false
+        return isFree(transaction, [...open.slice(0, place), ...open.slice(place + 1).filter(({ _started }) => _started)])
+      })
+      if (!next) return
+      next.addEventListener('complete', ask)
+      next.addEventListener('abort', ask)
+      next._start()
+      ask()
+    })
+  }
+  database.processTransactions = ask
+}
+
+class Databases extends Map<string, Database> {
+  override set(name: string, database: Database): this {
+    startOneByOne(database)
+    return super.set(name, database)
+  }
+}
+
 function closeIfUnused(connection: Connection): void {
   const { transactions, connections } = connection._rawDatabase
   if (transactions.some(({ db, _state }) => db === connection && _state !== 'finished')) return
@@ -101,7 +138,7 @@ IDBObjectStore.prototype.put = function (...given: Parameters<typeof put>) {
 }
 
 export function createDisk(timeline: Timeline): Disk {
-  const factory = new IDBFactory() as Factory
+  const factory = Object.assign(new IDBFactory(), { _databases: new Databases() }) as Factory
   const disk: Disk = {
     full: 'no',
     indexedDbOf(realm) {

@@ -1,5 +1,6 @@
 import type { Random } from '../helpers/random.js'
 import { CheapAbortController } from './abort.js'
+import { CheapHeaders } from './headers.js'
 import { CheapResponse } from './response.js'
 import type { Process, Server } from './server.js'
 import type { Tab } from './tab.js'
@@ -55,6 +56,27 @@ const CHUNK = 300
 
 const respond = (...given: ConstructorParameters<typeof CheapResponse>): Response => new CheapResponse(...given) as unknown as Response
 
+type Read = () => Promise<{ done: boolean; value?: Uint8Array }>
+
+/** All of a request that the server looks at: to make a real one takes longer than all that it does with it. */
+export function requestOf({
+  size,
+  read,
+  ...facts
+}: {
+  url: string
+  method: string
+  headers: Headers
+  signal: AbortSignal
+  size: number
+  read: Read
+}): Request {
+  const hasBody = facts.method !== 'GET' && facts.method !== 'HEAD'
+  const headers = new CheapHeaders(facts.headers)
+  if (hasBody) headers.set('Content-Length', String(size))
+  return { ...facts, headers, body: hasBody ? { getReader: () => ({ read }) } : null } as unknown as Request
+}
+
 const bytesOf = async (body: RequestInit['body']): Promise<Uint8Array<ArrayBuffer>> => {
   if (body === undefined || body === null) return new Uint8Array()
   return new Uint8Array(body instanceof ArrayBuffer ? body.slice(0) : await (body as Blob).arrayBuffer())
@@ -93,7 +115,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     broken.catch(() => {})
     let at = 0
     /** A piece of the body, once it has arrived. */
-    const read = (): Promise<{ done: boolean; value?: Uint8Array }> =>
+    const read: Read = () =>
       new Promise((resolve, reject) => {
         const onEnd = (): void => reject(new Error('connection reset'))
         cut.signal.addEventListener('abort', onEnd)
@@ -107,17 +129,13 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
           at = end
         })
       })
-    const hasBody = method !== 'GET' && method !== 'HEAD'
-    const sent = new Headers(headers)
-    if (hasBody) sent.set('Content-Length', String(bytes.length))
-    // All that the server looks at: to make a real one takes longer than all that it does with it.
-    const body = hasBody ? { getReader: () => ({ read }) } : null
-    const request = { url, method, headers: sent, signal: cut.signal, body } as unknown as Request
-    const answered = process.handle(request).then(async (response) => {
-      const answer = { status: response.status, headers: response.headers, text: await response.text() }
-      if (realm.alive) witness.answered(sending, answer)
-      return answer
-    })
+    const answered = process
+      .handle(requestOf({ url, method, headers, size: bytes.length, signal: cut.signal, read }))
+      .then(async (response) => {
+        const answer = { status: response.status, headers: response.headers, text: await response.text() }
+        if (realm.alive) witness.answered(sending, answer)
+        return answer
+      })
     answered.catch(() => {})
     return Promise.race([answered, broken])
   }
@@ -126,7 +144,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
   async function carry(sending: Sending, url: string, init: RequestInit, fate: Fate): Promise<Response> {
     const { tab, method } = sending
     const { device } = tab
-    const headers = new Headers(init.headers)
+    const headers = new CheapHeaders(init.headers)
     const bytes = await bytesOf(init.body)
     const gone = init.signal as AbortSignal
     const pause = (ms: number): Promise<void> => timeline.wait(null, ms)
@@ -171,9 +189,9 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
         const { method = 'GET', signal } = init!
         const isProbe = method === 'HEAD'
         const fate = (isProbe ? undefined : network.fates.get(device.name)?.shift()) ?? { type: 'fine' }
-        const key = new Headers(init!.headers).get('Idempotency-Key') ?? ''
+        const key = new CheapHeaders(init!.headers).get('Idempotency-Key') ?? ''
         const sending: Sending = { tab, key, method, begunAt: timeline.now, wasFrozen: false }
-        if (!isProbe) witness.begun(sending, new Headers(init!.headers), fate)
+        if (!isProbe) witness.begun(sending, new CheapHeaders(init!.headers), fate)
         let isOver = false
         const end = (settle: () => void): void => {
           if (isOver) return

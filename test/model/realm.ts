@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { createRandom } from '../helpers/random.js'
 import { CheapAbortController } from './abort.js'
 import type { Globals } from './code.js'
+import { CheapHeaders } from './headers.js'
 import { CheapResponse } from './response.js'
 import type { Owner, Timeline } from './timeline.js'
 
@@ -105,8 +106,11 @@ export function createRealm({ timeline, name, seed, ahead = () => 0 }: RealmOpti
       addEventListener: events.addEventListener.bind(events),
       removeEventListener: events.removeEventListener.bind(events),
       navigator: {},
+      // As the real one, which keeps track of where it was asked for.
+      queueMicrotask: (run: () => void) => void Promise.resolve().then(run),
       AbortController: CheapAbortController,
       Blob,
+      Headers: CheapHeaders,
       // Pages make one to see whether it can be made, which takes a while.
       Request: class {},
       Response: CheapResponse,

@@ -1,3 +1,5 @@
+import { CheapHeaders } from './headers.js'
+
 /** Where an answer came from, and how much of it arrives. */
 export interface Arrival {
   url?: string
@@ -27,7 +29,7 @@ export class CheapResponse {
   ) {
     this.status = status
     this.statusText = statusText
-    this.headers = new Headers(headers)
+    this.headers = new CheapHeaders(headers)
     if (typeof body === 'string' && !this.headers.has('Content-Type')) this.headers.set('Content-Type', 'text/plain;charset=UTF-8')
     this.#bytes = body === null ? null : bytesOf(body)
     this.url = arrival.url ?? ''

@@ -46,6 +46,11 @@ const failures = ['network', 'timeout', 'http', 'unproven', 'key-expired', 'dige
 const rumour = 50
 
 const digestOf = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
+async function readAll(stream: ReadableStream<Uint8Array>): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = []
+  for await (const chunk of stream) chunks.push(chunk)
+  return Buffer.concat(chunks)
+}
 const placeOf = ({ owner, key }: { owner: string; key: string }): string => `${owner}/${key}`
 
 /** Sees everything that happens, tells it, and holds it against the promises. */
@@ -347,7 +352,7 @@ export class Witness {
       const file = this.#fileOf(row.key)
       this.must(file !== undefined && file.owner === row.owner, `a media row of ${row.owner} for ${file?.name}, which is ${file?.owner}'s`)
       const object = await this.#objects.open(row.storageKey)
-      const bytes = object ? new Uint8Array(await new Response(object).arrayBuffer()) : null
+      const bytes = object && (await readAll(object))
       this.must(bytes !== null, `I2: the media row of ${file?.name} has no object`)
       this.must(bytes !== null && digestOf(bytes) === file?.sha256, `I2: the object of ${file?.name} has other bytes`)
     }

@@ -1,9 +1,11 @@
 import type { KeyStore } from '../../demo/server/keys.js'
 import { createRandom, type Random } from '../helpers/random.js'
 import { HOUR } from '../server/fixture.js'
+import { CheapAbortController } from './abort.js'
 import type { Code } from './code.js'
 import { createDevice, type Device } from './device.js'
-import { createNetwork, type Network } from './network.js'
+import { CheapHeaders } from './headers.js'
+import { createNetwork, type Network, requestOf } from './network.js'
 import { createServer, type Server } from './server.js'
 import { ENDPOINT, openTab, type Tab } from './tab.js'
 import { Timeline } from './timeline.js'
@@ -25,8 +27,8 @@ export class World {
   readonly server: Server
   readonly network: Network
   tabs: Tab[] = []
-  /** Whose files are being cleared: what is saved meanwhile may go, or stay. */
-  readonly clearing = new Set<{ device: Device; owner: string }>()
+  /** Whose files are being cleared by which page: what another one saves meanwhile may go, or stay. */
+  readonly clearing = new Set<{ tab: Tab; owner: string }>()
   readonly #code: Code
   readonly #seed: number
   #opened = 0
@@ -84,7 +86,8 @@ export class World {
     const number = witness.files.size + 1
     const file = pick(`${isRefused ? 'refused' : 'file'} ${number}`, size, device.account ?? 'nobody', device)
     witness.files.set(file.name, file)
-    for (const clearing of this.clearing) if (clearing.device === device && clearing.owner === file.owner) file.cancel = 'asked'
+    for (const clearing of this.clearing)
+      if (clearing.tab !== tab && clearing.tab.device === device && clearing.owner === file.owner) file.cancel = 'asked'
     this.#enqueuing += 1
     const lost = device.setAt
     const given = tab.queue.enqueue(new device.blobs.File([file.bytes], file.name, { type: 'image/png' }), {
@@ -171,6 +174,7 @@ export class World {
   async #finish(owner: string): Promise<void> {
     const { timeline, devices } = this
     for (const device of devices) device.account = owner
+    if (devices.every((device) => this.#left(owner, device).length === 0)) return
     const end = timeline.now + PEACE
     for (let isFirst = true; ; isFirst = false) {
       for (const device of devices) {
@@ -206,15 +210,18 @@ export class World {
     for (const file of done.slice(0, 3)) {
       const { key, sha256, owner, name } = file as Picked & { key: string }
       const metadata = Buffer.from(name.split(' ')[1]!).toString('base64')
-      const headers = {
+      const headers = new CheapHeaders({
         'Idempotency-Key': key,
         'X-File-Sha256': sha256,
         'Content-Type': 'image/png',
         'X-File-Name': encodeURIComponent(name),
         'Upload-Metadata': `number ${metadata}`,
         Authorization: `Bearer ${owner}.later`,
-      }
-      const request = new Request(ENDPOINT, { method: 'POST', headers, body: file.bytes })
+      })
+      const pieces = [{ done: false, value: file.bytes }, { done: true }]
+      const read = async () => pieces.shift() ?? { done: true }
+      const { signal } = new CheapAbortController()
+      const request = requestOf({ url: ENDPOINT, method: 'POST', headers, signal, size: file.bytes.length, read })
       const response = await this.until(server.processes[0]!.handle(request))
       const text = await response.text()
       witness.must(response.status === 201, `a repeat of ${name} is answered ${response.status} ${text}`)
