@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { HOUR } from '../server/fixture.js'
 import type { Device } from './device.js'
 import type { Fate } from './network.js'
+import type { Arrival } from './response.js'
 import type { Tab } from './tab.js'
 import { OWNERS, type World } from './world.js'
 
@@ -32,6 +33,9 @@ interface Scene {
 const pickFrom = <Item>(items: readonly Item[], n: number): Item => items[n % items.length]!
 
 const portal = { type: 'intercepted', status: 200, headers: { 'Content-Type': 'text/html' }, text: '<h1>Accept our terms</h1>' } as const
+/** Where a redirect ends: in a place of the same server, or of another. */
+const here = { url: 'https://files.example/sign-in', redirected: true }
+const elsewhere = { url: 'https://portal.example/', redirected: true }
 const refused = (status: number, headers: Record<string, string> = {}): Fate => ({ type: 'intercepted', status, headers, text: 'no' })
 
 const fates = (n: number): Fate[] => [
@@ -52,6 +56,14 @@ const fates = (n: number): Fate[] => [
   refused(429, { 'Retry-After': `${n % 30}` }),
   refused(408),
   portal,
+  { ...portal, arrival: elsewhere },
+  { ...portal, arrival: here },
+  { ...refused(503, { 'Retry-After': `${n % 100}` }), arrival: pickFrom([here, elsewhere], n) } as Fate,
+  { ...refused(401), arrival: here } as Fate,
+  { ...refused(409, n % 2 === 0 ? {} : { 'Retry-After': `${n % 10}` }), arrival: here } as Fate,
+  { ...refused(404), arrival: pickFrom([here, elsewhere], n) } as Fate,
+  { type: 'moved' },
+  { type: 'busy until', status: pickFrom([429, 503], n), after: n % 100, isDated: n % 3 !== 0 },
 ]
 
 const sizes = [250, 700, 1_100, 0, 450, 599, 600, 601]
@@ -71,7 +83,8 @@ const commands = {
     return `next requests of the ${device.name}: ${some
       .map((fate) =>
         Object.values(fate)
-          .filter((value) => typeof value !== 'object')
+          .map((value) => (typeof value === 'object' ? (value as Arrival).url : value))
+          .filter((value) => value !== undefined)
           .join(' '),
       )
       .join(', ')}`

@@ -1,7 +1,7 @@
 import type { Random } from '../helpers/random.js'
 import { CheapAbortController } from './abort.js'
 import { CheapHeaders } from './headers.js'
-import { CheapResponse } from './response.js'
+import { type Arrival, CheapResponse } from './response.js'
 import type { Process, Server } from './server.js'
 import type { Tab } from './tab.js'
 import type { Timeline } from './timeline.js'
@@ -25,8 +25,12 @@ export type Fate =
   | { type: 'late'; by: number }
   /** A bit of its body changes. */
   | { type: 'damaged'; at: number }
-  /** Something in between answers. */
-  | { type: 'intercepted'; status: number; headers: Record<string, string>; text: string }
+  /** Something in between answers; `arrival` says where from, where that is another place. */
+  | { type: 'intercepted'; status: number; headers: Record<string, string>; text: string; arrival?: Arrival }
+  /** Something in between asks for a pause, s, by a date: measured against that of its answer, or against the device's clock. */
+  | { type: 'busy until'; status: number; after: number; isDated: boolean }
+  /** It arrives by a redirect that keeps its body. */
+  | { type: 'moved' }
 
 export interface Network {
   /** Of the next requests of a device, probes aside. */
@@ -151,7 +155,15 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     await pause(fate.type === 'late' ? fate.by : random.integer(2, 40))
     if (fate.type === 'intercepted') {
       if (device.isOffline) throw reset()
-      return respond(fate.text, { status: fate.status, headers: fate.headers }, { url })
+      return respond(fate.text, { status: fate.status, headers: fate.headers }, { url, ...fate.arrival })
+    }
+    if (fate.type === 'busy until') {
+      if (device.isOffline) throw reset()
+      const date = (after: number): string => new Date(Math.floor(timeline.now / 1000 + after) * 1000).toUTCString()
+      // By a clock that is hours off nobody could tell how long that is.
+      const isDated = fate.isDated || Math.abs(device.ahead) > 200_000
+      const headers = { 'Retry-After': date(fate.after), ...(isDated && { Date: date(0) }) }
+      return respond('no', { status: fate.status, headers }, { url })
     }
     const [first, second = first] = server.processes.length > 1 && random.chance(0.5) ? [...server.processes].reverse() : server.processes
     if (device.isOffline || fate.type === 'lost' || !first || !second) throw reset()
@@ -176,7 +188,8 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     const { status, text } = answer
     const isCut = fate.type === 'answer cut'
     const body = status === 204 ? null : isCut ? text.slice(0, fate.at) : text
-    return respond(body, { status, headers: answer.headers }, { url, isCut })
+    const arrival = fate.type === 'moved' ? { url: `${url}/`, redirected: true } : { url }
+    return respond(body, { status, headers: answer.headers }, { ...arrival, isCut })
   }
 
   const network: Network = {

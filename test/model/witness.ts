@@ -6,7 +6,7 @@ import type { Upload } from '../../src/snapshot.js'
 import type { Device } from './device.js'
 import type { Fate, Sending } from './network.js'
 import { claimOf } from './server.js'
-import type { Tab } from './tab.js'
+import { ENDPOINT, type Tab } from './tab.js'
 import type { Timeline } from './timeline.js'
 
 /** A promise that was not kept. */
@@ -33,6 +33,8 @@ export interface Picked {
   /** Once it was asked for the record may go; once it was done, it may not come back. */
   cancel: 'no' | 'asked' | 'done'
   cancelledAt: number
+  /** Whether a redirect led to an answer that is no server's of ours: it may fail with that. */
+  isMisled: boolean
   /** Uploads begun with its bytes. */
   requests: number
   /** The latest of what queues told of it. */
@@ -41,6 +43,9 @@ export interface Picked {
 
 /** What a record can fail with here; everything else is a false failure. */
 const failures = ['network', 'timeout', 'http', 'unproven', 'key-expired', 'digest-mismatch', 'rejected']
+
+/** Answers that mean the same whether or not a redirect led to them. */
+const isWorthAnother = /^(401|408|409|425|429|500|502|503|504)$/
 
 /** So late, ms, a page that did not sleep has heard of what happened in another, or has sent what it was about to. */
 const rumour = 50
@@ -144,16 +149,23 @@ export class Witness {
     for (const sending of this.#sendings) if (sending.tab === tab) sending.wasFrozen = true
   }
 
-  heard({ tab, key, method }: Sending, { status, headers }: Response): void {
+  heard({ tab, key, method }: Sending, { status, headers, url, redirected }: Response): void {
     const file = this.#fileOf(key)
     const wait = headers.get('Retry-After')
     this.tell(`${tab.name} hears ${status}${wait === null ? '' : ` Retry-After ${wait}`} for ${method} ${file?.name}`)
+    const isElsewhere = !url.startsWith(new URL(ENDPOINT).origin)
+    if (file && redirected && !isElsewhere && !isWorthAnother.test(String(status))) file.isMisled = true
     const waits = this.#waits.get(tab)!
     waits.delete(key)
-    if (wait === null || !/^(409|429|503)$/.test(String(status))) return
+    // What another place says, and what a look-up that was led astray hears, is not the server's word.
+    if (wait === null || isElsewhere || (redirected && method === 'GET') || !/^(409|429|503)$/.test(String(status))) return
     const at = this.#timeline.now
     const requests = file?.id ? tab.queue.get(file.id)?.requests : undefined
-    waits.set(key, { requests, until: at + tab.device.ahead + Number(wait) * 1000, at })
+    const now = at + tab.device.ahead
+    const until = /^\d+$/.test(wait)
+      ? now + Number(wait) * 1000
+      : now + Date.parse(wait) - Date.parse(headers.get('Date') ?? new Date(now).toISOString())
+    waits.set(key, { requests, until, at })
   }
 
   watch(tab: Tab): void {
@@ -202,7 +214,10 @@ export class Witness {
 
   #checkFailure({ name, owner, idempotencyKey, reason, error }: PendingUpload): void {
     const file = this.files.get(name)
-    this.must(failures.includes(reason ?? ''), `${name} has failed with ${reason}: ${error?.message}`)
+    this.must(
+      failures.includes(reason ?? '') || (reason === 'redirected' && file?.isMisled === true),
+      `${name} has failed with ${reason}: ${error?.message}`,
+    )
     if (reason !== 'rejected') return
     this.must(file?.isRefused === true, `${name} is said to be refused (${error?.status}), and was not`)
     this.must(!this.#media.has(placeOf({ owner, key: idempotencyKey })), `${name} is said to be refused, and is stored`)
@@ -392,6 +407,7 @@ export function pick(name: string, size: number, owner: string, device: Device):
     isDone: false,
     cancel: 'no',
     cancelledAt: 0,
+    isMisled: false,
     requests: 0,
     told: null,
   }
