@@ -72,8 +72,23 @@ const sizes = [250, 700, 1_100, 0, 450, 599, 600, 601]
 const commands = {
   enqueue({ world, device, awake: tab, n }) {
     if (!tab || device.account === null || world.witness.files.size >= 12) return undefined
-    const file = world.enqueue(tab, pickFrom(sizes, n), n % 11 === 10)
+    const file = world.enqueue(tab, pickFrom(sizes, n), { isRefused: n % 11 === 10, isHeld: n % 5 === 4 })
     return `${tab.name} enqueues ${file.name} of ${file.owner}, ${file.bytes.length} bytes`
+  },
+  'enqueue again'({ world, device, awake: tab, n }) {
+    if (!tab || device.account === null || world.witness.files.size >= 12) return undefined
+    // The ids that an app has for its files: some are in use, of some the upload has ended, and some are new.
+    const id = `own ${n % 3} of ${device.account}`
+    const file = world.enqueue(tab, pickFrom(sizes, n), { id })
+    return `${tab.name} enqueues ${file.name} as ${id}, ${file.bytes.length} bytes`
+  },
+  abort({ world, device, n }) {
+    const held = [...world.witness.files.values()].filter((file) => file.device === device && file.controller?.signal.aborted === false)
+    if (held.length === 0) return undefined
+    const file = pickFrom(held, n)
+    if (file.cancel === 'no') file.cancel = 'asked'
+    file.controller?.abort(new DOMException('Enough.', 'AbortError'))
+    return `${file.name} is aborted`
   },
   trouble({ world, device, n }) {
     const next = world.network.fates.get(device.name) ?? []
@@ -215,9 +230,11 @@ const commands = {
     return `the ${device.name} loses all that it has stored`
   },
   cancel: (scene) =>
-    toOne(scene, 'cancels', async ({ queue }, id) => {
-      const file = [...scene.world.witness.files.values()].find((picked) => picked.id === id)
-      if (file && file.cancel === 'no') file.cancel = 'asked'
+    toOne(scene, 'cancels', async ({ queue }, id, name) => {
+      const file = scene.world.witness.files.get(name)
+      // Another one of its id may be there by then.
+      for (const other of scene.world.witness.files.values())
+        if ((other === file || other.given === id) && other.cancel === 'no') other.cancel = 'asked'
       await queue.cancel(id)
       if (!file || file.isDone || scene.tab?.realm.alive !== true) return
       const row = file.device.disk.read()?.uploads.get(id)
@@ -258,11 +275,15 @@ const commands = {
 type Name = keyof typeof commands
 
 /** Asks something of one of the uploads that a page shows. */
-function toOne({ world, awake: tab, n }: Scene, verb: string, work: (tab: Tab, id: string) => Promise<unknown>): string | undefined {
+function toOne(
+  { world, awake: tab, n }: Scene,
+  verb: string,
+  work: (tab: Tab, id: string, name: string) => Promise<unknown>,
+): string | undefined {
   const uploads = tab?.queue.getSnapshot() ?? []
   if (!tab || uploads.length === 0) return undefined
   const { id, name } = pickFrom(uploads, n)
-  world.ask(tab, verb, () => work(tab, id))
+  world.ask(tab, verb, () => work(tab, id, name))
   return `${tab.name} ${verb} ${name}`
 }
 
@@ -282,7 +303,9 @@ export async function carryOut(world: World, { what, at, n, pace }: Command): Pr
 /** How often each is drawn. What all of them shrink to comes first. */
 const weights: Record<Name, number> = {
   wait: 6,
-  enqueue: 14,
+  enqueue: 12,
+  'enqueue again': 4,
+  abort: 2,
   trouble: 14,
   die: 4,
   open: 5,

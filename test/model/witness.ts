@@ -24,6 +24,8 @@ export interface Picked {
   /** Whether the app on the server will not have it. */
   isRefused: boolean
   id: string | null
+  /** The id that its app has asked for. */
+  given: string | null
   key: string | null
   /** Whether it must be on the disk, unless something below explains why it is not. */
   isDue: boolean
@@ -33,6 +35,8 @@ export interface Picked {
   /** Once it was asked for the record may go; once it was done, it may not come back. */
   cancel: 'no' | 'asked' | 'done'
   cancelledAt: number
+  /** What its page can abort it with. */
+  controller: AbortController | null
   /** Whether a redirect led to an answer that is no server's of ours: it may fail with that. */
   isMisled: boolean
   /** Uploads begun with its bytes. */
@@ -130,7 +134,7 @@ export class Witness {
     }
     this.#sendings.add(sending)
     const row = file.id === null || tab.queue.get(file.id)?.durable === false ? undefined : device.disk.read()?.uploads.get(file.id)
-    if (!row) return
+    if (row?.idempotencyKey !== key) return
     this.must(row.status !== 'succeeded', `${file.name} is sent though its success is stored`)
     this.must(row.requests >= file.requests, `${file.name} is sent for the ${file.requests}. time, and ${row.requests} are stored`)
     const now = this.#timeline.now + device.ahead
@@ -184,9 +188,9 @@ export class Witness {
       })
     }
     for (const name of ['added', 'started', 'paused', 'resumed', 'cancelled', 'offline', 'online'] as const) on(name)
-    on('succeeded', ({ id, name, owner, idempotencyKey, result }) => {
-      this.must(!successes.has(id), `${tab.name} is told twice that ${name} has succeeded`)
-      successes.add(id)
+    on('succeeded', ({ name, owner, idempotencyKey, result }) => {
+      this.must(!successes.has(idempotencyKey), `${tab.name} is told twice that ${name} has succeeded`)
+      successes.add(idempotencyKey)
       const media = this.#media.get(placeOf({ owner, key: idempotencyKey }))
       this.must(media !== undefined, `${name} is said to have succeeded, and nothing was stored`)
       const { uploadId } = result as { uploadId?: string }
@@ -401,12 +405,14 @@ export function pick(name: string, size: number, owner: string, device: Device):
     sha256: digestOf(bytes),
     isRefused: name.startsWith('refused'),
     id: null,
+    given: null,
     key: null,
     isDue: false,
     isEvicted: false,
     isDone: false,
     cancel: 'no',
     cancelledAt: 0,
+    controller: null,
     isMisled: false,
     requests: 0,
     told: null,

@@ -80,7 +80,8 @@ export class World {
     tab.isAway = false
   }
 
-  enqueue(tab: Tab, size: number, isRefused: boolean): Picked {
+  /** `id`: one that an earlier file has, perhaps. `isHeld`: with a signal that may abort. */
+  enqueue(tab: Tab, size: number, { isRefused = false, isHeld = false, id = undefined as string | undefined } = {}): Picked {
     const { device } = tab
     const { witness } = this
     const number = witness.files.size + 1
@@ -88,21 +89,46 @@ export class World {
     witness.files.set(file.name, file)
     for (const clearing of this.clearing)
       if (clearing.tab !== tab && clearing.tab.device === device && clearing.owner === file.owner) file.cancel = 'asked'
+    if (isHeld) file.controller = new CheapAbortController()
+    file.given = id ?? null
+    /** Who has that id: an upload that is on the disk, and has not succeeded. */
+    const holder = (): string | undefined => {
+      const row = id === undefined ? undefined : device.disk.read()?.uploads.get(id)
+      return row?.status === 'succeeded' ? undefined : row?.name
+    }
+    const held = holder()
     this.#enqueuing += 1
     const lost = device.setAt
     const given = tab.queue.enqueue(new device.blobs.File([file.bytes], file.name, { type: 'image/png' }), {
       metadata: { number: `${number}` },
+      ...(id !== undefined && { id }),
+      ...(file.controller && { signal: file.controller.signal }),
     })
     given
       .then(
         ({ id, snapshot }) => {
           if (!tab.realm.alive || snapshot === undefined) return
+          if (snapshot.name !== file.name) {
+            witness.must(witness.files.get(snapshot.name)?.given === id, `${file.name} is said to be saved as ${snapshot.name}`)
+            return witness.tell(`${file.name} has the id of ${snapshot.name}, which stays`)
+          }
+          witness.must(
+            !snapshot.durable || held === undefined || holder() !== held,
+            `${file.name} is saved beside ${held}, which has its id`,
+          )
           file.id ??= id
           // What was saved as the storage was lost may have been lost with it.
           if (snapshot.durable && !file.isEvicted && lost === device.setAt) file.isDue = true
           witness.tell(`${file.name} is saved${snapshot.durable ? '' : ' in memory'}`)
         },
-        (error) => tab.realm.alive && witness.tell(`${file.name} is not saved: ${(error as Error).message}`),
+        (error) => {
+          if (!tab.realm.alive) return
+          witness.tell(`${file.name} is not saved: ${(error as Error).message}`)
+          if ((error as Error).name !== 'AbortError' || file.controller?.signal.aborted !== true) return
+          // Nothing is left behind.
+          file.cancel = 'done'
+          file.cancelledAt = this.timeline.now
+        },
       )
       .finally(() => {
         this.#enqueuing -= 1
