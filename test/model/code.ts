@@ -6,6 +6,8 @@ import type { createUploadHandler } from '../../demo/server/handler.js'
 import type { createIdempotency } from '../../demo/server/idempotency.js'
 import type { createMemoryKeys } from '../../demo/server/keys.js'
 import type { createUploadQueue } from '../../src/queue.js'
+import type { serveUploads } from '../../src/serve.js'
+import type { xhrTransport } from '../../src/transport.js'
 
 /** In a file of the product `from`, which it says exactly once, becomes `to`. */
 export interface Swap {
@@ -18,6 +20,8 @@ export interface Swap {
 /** What a page has loaded. */
 export interface Page {
   createUploadQueue: typeof createUploadQueue
+  xhrTransport: typeof xhrTransport
+  serveUploads: typeof serveUploads
 }
 
 /** What a server process has loaded. */
@@ -58,6 +62,7 @@ const names = [
   'Request',
   'Response',
   'Worker',
+  'XMLHttpRequest',
 ]
 
 const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url))
@@ -114,7 +119,12 @@ const scale: Swap[] = [
 export async function loadCode(swaps: readonly Swap[] = []): Promise<Code> {
   const isServers = ({ file }: Swap): boolean => file.startsWith('demo/')
   const [loadPage, loadProgram] = await Promise.all([
-    compile<Page>(`export { createUploadQueue } from './src/queue.ts'`, [...scale, ...swaps.filter((swap) => !isServers(swap))]),
+    compile<Page>(
+      `export { createUploadQueue } from './src/queue.ts'
+       export { xhrTransport } from './src/transport.ts'
+       export { serveUploads } from './src/serve.ts'`,
+      [...scale, ...swaps.filter((swap) => !isServers(swap))],
+    ),
     compile<Program>(
       `export { createUploadHandler } from './demo/server/handler.ts'
        export { createIdempotency } from './demo/server/idempotency.ts'

@@ -72,7 +72,7 @@ const sizes = [250, 700, 1_100, 0, 450, 599, 600, 601]
 const commands = {
   enqueue({ world, device, awake: tab, n }) {
     if (!tab || device.account === null || world.witness.files.size >= 12) return undefined
-    const file = world.enqueue(tab, pickFrom(sizes, n), { isRefused: n % 11 === 10, isHeld: n % 5 === 4 })
+    const file = world.enqueue(tab, pickFrom(sizes, n), { isRefused: n % 11 === 10, isHeld: n % 5 >= 3 })
     return `${tab.name} enqueues ${file.name} of ${file.owner}, ${file.bytes.length} bytes`
   },
   'enqueue again'({ world, device, awake: tab, n }) {
@@ -89,6 +89,15 @@ const commands = {
     if (file.cancel === 'no') file.cancel = 'asked'
     file.controller?.abort(new DOMException('Enough.', 'AbortError'))
     return `${file.name} is aborted`
+  },
+  worker({ world, device, n }) {
+    const isRunning = world.workers.has(device)
+    if (isRunning && n % 2 === 0) {
+      world.endWorker(device)
+      return `the service worker of the ${device.name} dies`
+    }
+    world.wake(device)
+    return `the service worker of the ${device.name} is woken${isRunning ? ' once more' : ''}`
   },
   trouble({ world, device, n }) {
     const next = world.network.fates.get(device.name) ?? []
@@ -305,7 +314,8 @@ const weights: Record<Name, number> = {
   wait: 6,
   enqueue: 12,
   'enqueue again': 4,
-  abort: 2,
+  abort: 5,
+  worker: 4,
   trouble: 14,
   die: 4,
   open: 5,

@@ -33,6 +33,8 @@ export interface Traits {
   hasChannel: boolean
   /** Whether a page that cannot write to the disk works in memory. */
   takesMemory: boolean
+  /** Whether its pages use the transport that reports bytes. */
+  reportsBytes: boolean
   /** How long an app needs to find out who is signed in, and to make its headers, ms. */
   thought: number
   /** Whether messages to a page that it has frozen get lost. Those to one that hangs wait. */
@@ -50,6 +52,7 @@ export function createDevice(timeline: Timeline, name: string, account: string, 
     hasLocks: random.chance(0.75),
     hasChannel: random.chance(0.85),
     takesMemory: random.chance(0.3),
+    reportsBytes: random.chance(0.3),
     thought: random.pick([0, 0, 20]),
     forgetsFrozen: random.chance(0.5),
   }

@@ -6,6 +6,7 @@ import type { Process, Server } from './server.js'
 import type { Tab } from './tab.js'
 import type { Timeline } from './timeline.js'
 import type { Witness } from './witness.js'
+import type { ReportingFetch } from './xhr.js'
 
 /** What becomes of one request. */
 export type Fate =
@@ -36,7 +37,7 @@ export interface Network {
   /** Of the next requests of a device, probes aside. */
   fates: Map<string, Fate[]>
   /** What a page uses. */
-  fetchOf(tab: Tab): typeof fetch
+  fetchOf(tab: Tab): ReportingFetch
 }
 
 /** One upload request on its way, as its sender knows it. */
@@ -104,10 +105,15 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     /** The connection breaks after so many bytes. */
     cutAt: number
     gone: AbortSignal
+    onBytes: Parameters<ReportingFetch>[2]
   }
 
   /** Carries one copy of a request to a process, and resolves with its answer; rejects where the connection breaks. */
-  async function deliver(sending: Sending, process: Process, { url, method, headers, bytes, cutAt, gone }: Delivery): Promise<Answer> {
+  async function deliver(
+    sending: Sending,
+    process: Process,
+    { url, method, headers, bytes, cutAt, gone, onBytes }: Delivery,
+  ): Promise<Answer> {
     const { realm } = process
     const cut = new CheapAbortController()
     const broken = new Promise<never>((_resolve, reject) => {
@@ -131,6 +137,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
           if (end > at) resolve({ done: false, value: bytes.slice(at, end) })
           else cut.abort()
           at = end
+          onBytes?.(at, bytes.length)
         })
       })
     const answered = process
@@ -145,7 +152,13 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
   }
 
   /** What the sender hears in the end; never settles where it hears nothing. */
-  async function carry(sending: Sending, url: string, init: RequestInit, fate: Fate): Promise<Response> {
+  async function carry(
+    sending: Sending,
+    url: string,
+    init: RequestInit,
+    fate: Fate,
+    onBytes: Parameters<ReportingFetch>[2],
+  ): Promise<Response> {
     const { tab, method } = sending
     const { device } = tab
     const headers = new CheapHeaders(init.headers)
@@ -169,7 +182,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
     if (device.isOffline || fate.type === 'lost' || !first || !second) throw reset()
     if (fate.type === 'damaged' && bytes.length > 0) bytes[fate.at % bytes.length]! ^= 1
     const cutAt = fate.type === 'body cut' && bytes.length > 0 ? fate.at % bytes.length : Number.POSITIVE_INFINITY
-    const delivery: Delivery = { url, method, headers, bytes, cutAt, gone }
+    const delivery: Delivery = { url, method, headers, bytes, cutAt, gone, onBytes }
     let answer: Answer
     if (fate.type === 'twice') {
       const copy = pause(fate.after).then(() => {
@@ -194,17 +207,16 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
 
   const network: Network = {
     fates: new Map(),
-    fetchOf: (tab) => (input, init) =>
+    fetchOf: (tab) => (url, init, onBytes) =>
       new Promise((resolve, reject) => {
         const { realm, device } = tab
         if (!realm.alive) return
-        const url = String(input)
-        const { method = 'GET', signal } = init!
+        const { method = 'GET', signal } = init
         const isProbe = method === 'HEAD'
         const fate = (isProbe ? undefined : network.fates.get(device.name)?.shift()) ?? { type: 'fine' }
-        const key = new CheapHeaders(init!.headers).get('Idempotency-Key') ?? ''
+        const key = new CheapHeaders(init.headers).get('Idempotency-Key') ?? ''
         const sending: Sending = { tab, key, method, begunAt: timeline.now, wasFrozen: false }
-        if (!isProbe) witness.begun(sending, new CheapHeaders(init!.headers), fate)
+        if (!isProbe) witness.begun(sending, new CheapHeaders(init.headers), fate)
         let isOver = false
         const end = (settle: () => void): void => {
           if (isOver) return
@@ -218,7 +230,7 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
           end(() => reject(signal.reason))
           gone.abort()
         })
-        carry(sending, url, { ...init, method, signal: gone.signal }, fate).then(
+        carry(sending, url, { ...init, method, signal: gone.signal }, fate, onBytes).then(
           (response) =>
             realm.later(0, () =>
               end(() => {

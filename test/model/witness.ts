@@ -133,7 +133,7 @@ export class Witness {
       this.must(!device.traits.hasLocks, `${file.name} is sent by ${tab.name} while ${other.tab.name} is sending it`)
     }
     this.#sendings.add(sending)
-    const row = file.id === null || tab.queue.get(file.id)?.durable === false ? undefined : device.disk.read()?.uploads.get(file.id)
+    const row = file.id === null || tab.queue?.get(file.id)?.durable === false ? undefined : device.disk.read()?.uploads.get(file.id)
     if (row?.idempotencyKey !== key) return
     this.must(row.status !== 'succeeded', `${file.name} is sent though its success is stored`)
     this.must(row.requests >= file.requests, `${file.name} is sent for the ${file.requests}. time, and ${row.requests} are stored`)
@@ -159,17 +159,17 @@ export class Witness {
     this.tell(`${tab.name} hears ${status}${wait === null ? '' : ` Retry-After ${wait}`} for ${method} ${file?.name}`)
     const isElsewhere = !url.startsWith(new URL(ENDPOINT).origin)
     if (file && redirected && !isElsewhere && !isWorthAnother.test(String(status))) file.isMisled = true
-    const waits = this.#waits.get(tab)!
-    waits.delete(key)
+    const waits = this.#waits.get(tab)
+    waits?.delete(key)
     // What another place says, and what a look-up that was led astray hears, is not the server's word.
     if (wait === null || isElsewhere || (redirected && method === 'GET') || !/^(409|429|503)$/.test(String(status))) return
     const at = this.#timeline.now
-    const requests = file?.id ? tab.queue.get(file.id)?.requests : undefined
+    const requests = file?.id ? tab.queue?.get(file.id)?.requests : undefined
     const now = at + tab.device.ahead
     const until = /^\d+$/.test(wait)
       ? now + Number(wait) * 1000
       : now + Date.parse(wait) - Date.parse(headers.get('Date') ?? new Date(now).toISOString())
-    waits.set(key, { requests, until, at })
+    waits?.set(key, { requests, until, at })
   }
 
   watch(tab: Tab): void {

@@ -7,7 +7,7 @@ import { createDevice, type Device } from './device.js'
 import { CheapHeaders } from './headers.js'
 import { createNetwork, type Network, requestOf } from './network.js'
 import { createServer, type Server } from './server.js'
-import { ENDPOINT, openTab, type Tab } from './tab.js'
+import { ENDPOINT, openTab, startWorker, type Tab, type Worker } from './tab.js'
 import { Timeline } from './timeline.js'
 import { type Picked, pick, Violation, Witness } from './witness.js'
 
@@ -15,6 +15,8 @@ export const OWNERS = ['ann', 'bob']
 
 /** A day in November. */
 const START = 1_700_000_000_000
+/** As long as Chromium lets a `sync` event last, ms. */
+const WORKER_LIFE = 180_000
 /** Within this time of peace, ms, everything has ended: a lease, a lock that hangs, and several of the longest backoffs. */
 const PEACE = 900_000
 
@@ -27,6 +29,8 @@ export class World {
   readonly server: Server
   readonly network: Network
   tabs: Tab[] = []
+  /** The service worker of each device, while it runs. */
+  readonly workers = new Map<Device, Worker>()
   /** Whose files are being cleared by which page: what another one saves meanwhile may go, or stay. */
   readonly clearing = new Set<{ tab: Tab; owner: string }>()
   readonly #code: Code
@@ -60,6 +64,26 @@ export class World {
     const tab = openTab({ timeline, code: this.#code, network, witness, device, name, seed: this.#seed + 100 + this.#opened })
     this.tabs.push(tab)
     return tab
+  }
+
+  /** The browser wakes the service worker, and lets it go when it is done, or after a while. */
+  wake(device: Device): void {
+    let worker = this.workers.get(device)
+    if (!worker) {
+      this.#opened += 1
+      const { timeline, network, witness } = this
+      const name = `worker ${this.#opened} of the ${device.name}`
+      worker = startWorker({ timeline, code: this.#code, network, witness, device, name, seed: this.#seed + 100 + this.#opened })
+      this.workers.set(device, worker)
+      timeline.later(worker.realm, WORKER_LIFE, () => this.endWorker(device))
+    }
+    const woken = worker
+    void woken.wake().then(() => this.workers.get(device) === woken && this.endWorker(device))
+  }
+
+  endWorker(device: Device): void {
+    this.workers.get(device)?.realm.kill()
+    this.workers.delete(device)
   }
 
   kill(tab: Tab): void {
@@ -167,6 +191,7 @@ export class World {
     for (const { realm } of server.processes) realm.thaw()
     while (server.processes.length < 2) server.start()
     for (const device of devices) {
+      this.endWorker(device)
       device.isOffline = false
       device.disk.full = 'no'
       device.canRenew = true
@@ -257,6 +282,7 @@ export class World {
 
   /** Nothing of it goes on. */
   end(): void {
+    for (const device of this.devices) this.endWorker(device)
     for (const tab of [...this.tabs]) this.kill(tab)
     for (const { realm } of [...this.server.processes]) realm.kill()
   }
