@@ -263,11 +263,14 @@ export function createLedger<Result>({ store, tabId, now, announce, onMessage, o
     async read() {
       const asked = Array.from(snapshot.all(), ({ id }) => id)
       const { records, unreadable: rows } = await store().list()
+      // Of many it is enough for one task to have read them.
+      await (globalThis as { scheduler?: { yield?(): Promise<void> } }).scheduler?.yield?.()
       const held = new Set(records.map(({ id }) => id))
+      const missing = asked.filter((id) => !held.has(id))
       // Another tab removed them, and its message did not arrive; old receipts go without a word.
-      const lost = asked.filter((id) => !held.has(id) && snapshot.find(id)?.status !== 'succeeded')
+      const lost = missing.filter((id) => snapshot.find(id)?.status !== 'succeeded')
       if (lost.length > 0) hear({ type: 'removed', ids: lost })
-      snapshot.merge(records, asked, store().durable)
+      snapshot.merge(records, missing, store().durable)
       for (const upload of snapshot.all()) settle(upload)
       const damaged = rows.filter(({ damage }) => damage === 'damaged').length
       if (damaged > unreadable) tell({ type: 'warning', message: `${damaged} stored uploads cannot be read; they are left alone.` })

@@ -30,8 +30,8 @@ export interface Snapshot<Result> {
   put(record: PendingUpload): Upload<Result> | undefined
   progress(id: string, progress: Progress | null): Upload<Result> | undefined
   remove(id: string): Upload<Result> | undefined
-  /** Takes in all that a store holds; of the ids known when it was asked, those it no longer holds are forgotten. */
-  merge(records: readonly PendingUpload[], asked: readonly string[], durable: boolean): void
+  /** Takes in all that a store holds, and forgets what it no longer does. */
+  merge(records: readonly PendingUpload[], missing: readonly string[], durable: boolean): void
   /** How many of the current owner's uploads get further by themselves. */
   running(): number
   setOwner(owner: string | null): void
@@ -136,10 +136,9 @@ export function createSnapshot<Result>(): Snapshot<Result> {
       changed()
       return upload
     },
-    merge(records, asked, isDurable) {
+    merge(records, missing, isDurable) {
       durable = isDurable
-      const held = new Set(records.map(({ id }) => id))
-      for (const id of asked) if (!held.has(id) && drop(id)) changed()
+      for (const id of missing) if (drop(id)) changed()
       for (const record of records) accept(record)
     },
     setOwner(next) {
