@@ -188,7 +188,9 @@ export function createNetwork({ timeline, server, random, witness }: NetworkOpti
       const copy = pause(fate.after).then(() => {
         // What is on its way arrives, though its sender may be gone.
         const there = server.processes.includes(second) ? second : server.processes[0]
-        return there ? deliver(sending, there, { ...delivery, gone: new CheapAbortController().signal }) : Promise.reject(reset())
+        return there
+          ? deliver(sending, there, { ...delivery, gone: new CheapAbortController().signal, onBytes: undefined })
+          : Promise.reject(reset())
       })
       copy.catch(() => {})
       const original = deliver(sending, first, delivery)

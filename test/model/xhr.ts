@@ -38,13 +38,20 @@ export const xhrOf = (realm: Realm, fetch: ReportingFetch) =>
       this.onabort?.()
     }
     send(body: BodyInit | null): void {
-      const init = { method: this.#method, headers: this.#headers, body, signal: this.#controller.signal }
-      fetch(this.responseURL, init, (loaded, total) =>
-        realm.later(0, () => this.#controller.signal.aborted || this.upload.onprogress?.({ loaded, total })),
-      ).then(
-        (response) => this.#read(response),
-        () => this.#controller.signal.aborted || this.onerror?.(),
-      )
+      const { signal } = this.#controller
+      const init = { method: this.#method, headers: this.#headers, body, signal }
+      // Once the request has ended, however that happens, no more is said of its body.
+      let isOver = false
+      const report = (loaded: number, total: number): void =>
+        realm.later(0, () => isOver || signal.aborted || this.upload.onprogress?.({ loaded, total }))
+      fetch(this.responseURL, init, report)
+        .finally(() => {
+          isOver = true
+        })
+        .then(
+          (response) => this.#read(response),
+          () => signal.aborted || this.onerror?.(),
+        )
     }
     async #read(response: Response): Promise<void> {
       this.#response = response
