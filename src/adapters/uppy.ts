@@ -84,7 +84,7 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
       ),
       on('succeeded', (file, { upload, result }) => {
         const uploadURL = this.opts.uploadUrl?.(result, upload)
-        uppy.emit('upload-success', file, { status: 200, body: result as B, ...(uploadURL !== undefined && { uploadURL }) })
+        uppy.emit('upload-success', file, { status: 200, body: result as B, ...(uploadURL && { uploadURL }) })
         this.#end(file.id)
       }),
       on('failed', onError),
@@ -100,11 +100,11 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     queue.ready().then(this.#restore, this.#report)
   }
 
-  /** Called by Uppy; uploads go on. */
+  /** Called by Uppy; uploads go on, and are shown by the next one that is used. */
   override uninstall(): void {
     this.uppy.removeUploader(this.#send)
     for (const end of this.#endings.splice(0)) end()
-    for (const id of [...this.#uploads.keys()]) this.#forget(id)
+    for (const id of this.#uploads.keys()) if (!this.uppy.getFile(id).progress.uploadComplete) this.#drop(id)
   }
 
   /** Another account's files go, and stay in the queue; what a new one has left is shown. */
@@ -139,12 +139,10 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     await Promise.all(
       files.map(async (file) => {
         const ended = this.#ended(file.id)
-        try {
-          await this.#start(file)
-        } catch (error) {
-          uppy.emit('upload-error', uppy.getFile(file.id), error as Error)
+        await this.#start(file).catch((error: Error) => {
+          uppy.emit('upload-error', uppy.getFile(file.id), error)
           this.#end(file.id)
-        }
+        })
         await ended
       }),
     )
@@ -153,11 +151,8 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
   async #start(file: UppyFile<M, B>): Promise<void> {
     const { queue } = this.opts
     const known = queue.get(this.#uploads.get(file.id) ?? '')
-    if (known) {
-      // With the same key: what the server has of it counts.
-      await queue[known.status === 'failed' ? 'retry' : 'resume'](known.id)
-      return
-    }
+    // With the same key: what the server has of it counts.
+    if (known) return queue[known.status === 'failed' ? 'retry' : 'resume'](known.id)
     if (file.isRemote || !file.data) throw new Error('uponce sends files of this device only.')
     const { id } = await queue.enqueue(file.data, {
       name: file.meta.name,
@@ -185,11 +180,10 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
     if (!uploads.length || !this.#endings.length) return
     const files = uploads.map((upload) => fileOf<M, B>(upload))
     uppy.setState({ files: { ...Object.fromEntries(files.map((file) => [file.id, file])), ...uppy.getState().files } })
-    const ends = files.map(({ id }, place) => {
+    const ends = files.map(({ id, error }, place) => {
       this.#pair(id, (uploads[place] as Upload).id)
-      return this.#ended(id)
+      return error ? undefined : this.#ended(id)
     })
-    for (const { id, error } of files) if (error) this.#end(id)
     uppy.emit('restored', {})
     await Promise.all(ends)
     const ended = files.map(({ id }) => uppy.getFile(id)).filter(Boolean)
@@ -224,7 +218,9 @@ export class Uponce<M extends Meta, B extends Body> extends BasePlugin<UponceOpt
   }
 
   #ended(fileId: string): Promise<void> {
-    return new Promise((resolve) => this.#waiting.set(fileId, resolve))
+    // Two tries of one file end together.
+    const before = this.#waiting.get(fileId)
+    return new Promise((resolve) => this.#waiting.set(fileId, () => resolve(before?.())))
   }
 
   #end(fileId: string): void {

@@ -236,6 +236,38 @@ test('an account that signs in later finds what it left, and a page is not shown
   expect(uppy.getFiles().map(({ name }) => name)).toEqual(['left.txt'])
 })
 
+test('two tries of a file at once end together', async () => {
+  const uppy = open()
+  const id = add(uppy, 'a.txt')
+  uppy.upload()
+  ;(await transport.nextRequest()).respondWith({ status: 403 })
+  await until(() => Boolean(uppy.getFile(id).error))
+  const ended = Promise.all([uppy.retryUpload(id), uppy.retryUpload(id)])
+  ;(await transport.nextRequest()).store()
+  expect(await ended).toMatchObject([{ successful: [{ id }] }, { successful: [{ id }] }])
+  expect(uppy.getState().currentUploads).toEqual({})
+})
+
+test('a plugin that is taken out takes along what is under way, and the next one shows it, once', async () => {
+  const uppy = open()
+  const names = (): string[] => uppy.getFiles().map(({ name }) => name as string)
+  add(uppy, 'done.txt')
+  const ended = uppy.upload()
+  ;(await transport.nextRequest()).store()
+  await ended
+  add(uppy, 'on-its-way.txt')
+  uppy.upload()
+  const request = await transport.nextRequest()
+  uppy.removePlugin(uppy.getPlugin('Uponce')!)
+  expect(names()).toEqual(['done.txt'])
+  uppy.use(Uponce, { queue })
+  await until(() => names().length === 2)
+  request.store()
+  await until(() => uppy.getFiles().every(({ progress }) => progress.uploadComplete === true))
+  expect(names().sort()).toEqual(['done.txt', 'on-its-way.txt'])
+  expect(queue.getSnapshot()).toHaveLength(2)
+})
+
 test('a missing queue is told at once', () => {
   expect(() => new Uppy().use(Uponce, {} as never)).toThrow(new TypeError('queue: undefined is not valid; expected an UploadQueue.'))
 })
