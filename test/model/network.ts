@@ -46,6 +46,8 @@ export interface Sending {
   key: string
   method: string
   begunAt: number
+  /** Which attempt of its upload it belongs to, as its page counts them. */
+  requests?: number | undefined
   /** Whether its page was frozen meanwhile. */
   wasFrozen: boolean
 }

@@ -123,6 +123,7 @@ export class Witness {
     this.must(headers.get('X-File-Sha256') === file.sha256, `the digest of ${file.name} has changed`)
     const sender = headers.get('Authorization')?.slice('Bearer '.length).split('.', 1)[0]
     this.must(sender === undefined || sender === file.owner, `${file.name} of ${file.owner} is sent as ${sender}'s`)
+    sending.requests = file.id === null ? undefined : tab.queue?.get(file.id)?.requests
     if (method !== 'POST') return
     file.requests += 1
     const isLate = file.cancel === 'done' && this.#timeline.now > file.cancelledAt + rumour && tab.wokeAt <= file.cancelledAt
@@ -153,7 +154,7 @@ export class Witness {
     for (const sending of this.#sendings) if (sending.tab === tab) sending.wasFrozen = true
   }
 
-  heard({ tab, key, method }: Sending, { status, headers, url, redirected }: Response): void {
+  heard({ tab, key, method, requests }: Sending, { status, headers, url, redirected }: Response): void {
     const file = this.#fileOf(key)
     const wait = headers.get('Retry-After')
     this.tell(`${tab.name} hears ${status}${wait === null ? '' : ` Retry-After ${wait}`} for ${method} ${file?.name}`)
@@ -164,7 +165,6 @@ export class Witness {
     // What another place says, and what a look-up that was led astray hears, is not the server's word.
     if (wait === null || isElsewhere || (redirected && method === 'GET') || !/^(409|429|503)$/.test(String(status))) return
     const at = this.#timeline.now
-    const requests = file?.id ? tab.queue?.get(file.id)?.requests : undefined
     const now = at + tab.device.ahead
     const until = /^\d+$/.test(wait)
       ? now + Number(wait) * 1000
