@@ -330,6 +330,7 @@ function startDeadline<Result>({ options, signal, upload, progress }: UploadCont
   // What is no number of ms is no limit.
   const whole = setTimeout(end('The attempt took too long.'), given > 0 && given < timerMax ? given : timerMax)
   let silence: ReturnType<typeof setTimeout> | undefined
+  let isOver = false
   const listen = (): void => {
     clearTimeout(silence)
     // Of an empty body no byte is reported.
@@ -342,12 +343,15 @@ function startDeadline<Result>({ options, signal, upload, progress }: UploadCont
   return {
     signal: controller.signal,
     moved(loaded, total) {
+      // A transport may tell of bytes when nobody waits for them any more.
+      if (isOver || controller.signal.aborted) return
       listen()
       // All has left: how long the server thinks about it is the whole deadline's matter.
       if (loaded >= total) clearTimeout(silence)
       progress(loaded, total)
     },
     clear() {
+      isOver = true
       clearTimeout(whole)
       clearTimeout(silence)
       signal.removeEventListener('abort', onAbort)

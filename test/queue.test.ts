@@ -297,6 +297,28 @@ describe('attempts', () => {
     await upload.done
   })
 
+  test('bytes that are told of late, when an attempt has ended or its upload is gone, mean nothing', async () => {
+    fakeClock()
+    transport = createTransportDouble({ reportsBytes: true })
+    const queue = openQueue({ stallTimeout: 1_000 })
+    const told = vi.fn()
+    queue.on('progress', told)
+    const lost = await queue.enqueue(file())
+    const first = await transport.nextRequest()
+    first.respondWith({ status: 500 })
+    ;(await runUntil(transport.nextRequest())).onProgress(0, 5)
+    told.mockClear()
+    await advance(200)
+    first.onProgress(4, 5)
+    expect([told.mock.calls.length, lost.snapshot?.progress]).toEqual([0, { loaded: 0, total: 5 }])
+    await lost.cancel()
+    const cancelled = await queue.enqueue(file())
+    const second = await transport.nextRequest()
+    await cancelled.cancel()
+    expect(() => second.onProgress(1, 5)).not.toThrow()
+    expect(told).not.toHaveBeenCalled()
+  })
+
   test('silence ends an attempt where bytes are reported; slow but moving bytes never do', async () => {
     transport = createTransportDouble({ reportsBytes: true })
     const queue = openQueue({ timeout: 10_000_000, stallTimeout: 30_000 })

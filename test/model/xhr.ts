@@ -40,18 +40,12 @@ export const xhrOf = (realm: Realm, fetch: ReportingFetch) =>
     send(body: BodyInit | null): void {
       const { signal } = this.#controller
       const init = { method: this.#method, headers: this.#headers, body, signal }
-      // Once the request has ended, however that happens, no more is said of its body.
-      let isOver = false
-      const report = (loaded: number, total: number): void =>
-        realm.later(0, () => isOver || signal.aborted || this.upload.onprogress?.({ loaded, total }))
-      fetch(this.responseURL, init, report)
-        .finally(() => {
-          isOver = true
-        })
-        .then(
-          (response) => this.#read(response),
-          () => signal.aborted || this.onerror?.(),
-        )
+      // It may be late: no engine does that, but an app's own transport may.
+      const report = (loaded: number, total: number): void => realm.later(0, () => this.upload.onprogress?.({ loaded, total }))
+      fetch(this.responseURL, init, report).then(
+        (response) => this.#read(response),
+        () => signal.aborted || this.onerror?.(),
+      )
     }
     async #read(response: Response): Promise<void> {
       this.#response = response
