@@ -8,7 +8,7 @@ import { play } from './history.js'
 /**
  * Histories of pages, networks and servers, each of 30 commands or more, all drawn from one seed. One in ten comes from a seed that nobody has
  * seen yet, which is printed: `MODEL_SEED=n` runs those of that seed alone, and `MODEL_COUNT=n` says how many; else 2,000, which
- * take a core 80 s, and 10,000 with `FAULTS_FULL=1`. What fails is made as short as it goes, and told: one line for each command, with what was seen.
+ * take a core 70 s, and 10,000 with `FAULTS_FULL=1`. What fails is made as short as it goes, and told: one line for each command, with what was seen.
  */
 const only = process.env.MODEL_SEED
 const isFull = process.env.FAULTS_FULL === '1'
